@@ -1,0 +1,228 @@
+"""The one door into the engine: an asyncio client that speaks plain-data messages over a socket.
+
+Owns the process (or thread) at the other end and the routing of its answers; knows nothing of torch, models or HTTP.
+The same class serves a process of its own (`spawn_engine`) and one in this process (`run_engine_here`: CLI, tests).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Protocol
+
+import msgspec
+
+from runner.config import EngineConfig
+from runner.errors import EngineDeadError, EngineError, EngineStartError, RequestError
+from runner.messages import (
+    Abort,
+    Accepted,
+    Delta,
+    EngineInfo,
+    Fatal,
+    Generate,
+    GetStats,
+    Loading,
+    Message,
+    Progress,
+    Rejected,
+    Render,
+    Rendered,
+    Shutdown,
+    Stats,
+    StepOutput,
+    decode_from_engine,
+    encode_message,
+)
+
+LENGTH_BYTES = 8
+_ENGINE_GONE = "the engine has stopped; restart the server"
+
+
+class EngineHandle(Protocol):
+    """The other end's life: a process or a thread."""
+
+    def is_alive(self) -> bool: ...
+    def join(self, timeout_s: float) -> None: ...
+    def kill(self) -> None: ...
+
+
+class GenerationStream:
+    """One accepted request. Iterate for its deltas (all indexes mixed); leaving early aborts what is left."""
+
+    def __init__(self, client: EngineClient, request: Generate, accepted: Accepted, inbox: _Inbox) -> None:
+        self.accepted = accepted
+        self._client = client
+        self._request = request
+        self._inbox = inbox
+        self._open = set(range(request.n))
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        try:
+            while self._open:
+                message = await self._inbox.get()
+                if not isinstance(message, Delta):
+                    continue
+                if message.finish_reason is not None:
+                    self._open.discard(message.index)
+                yield message
+        finally:
+            self.close()
+
+    def abort(self, index: int) -> None:
+        """Stop one of the n answers; its last delta has finish_reason "abort"."""
+        self._client.send(Abort(request_id=self._request.request_id, index=index))
+
+    def close(self) -> None:
+        """Free everything the request still holds. Safe to call twice, and after the end."""
+        self._client.forget(self._request.request_id, abort=bool(self._open))
+        self._open.clear()
+
+
+class _Inbox:
+    """Messages for one request; `fail` wakes its reader with an error."""
+
+    def __init__(self, progress: Callable[[Progress], None] | None = None) -> None:
+        self._queue: asyncio.Queue[Message | EngineError] = asyncio.Queue()
+        self._progress = progress
+
+    def put(self, message: Message) -> None:
+        if isinstance(message, Progress):
+            if self._progress is not None:
+                self._progress(message)
+            return
+        self._queue.put_nowait(message)
+
+    def fail(self, error: EngineError) -> None:
+        self._queue.put_nowait(error)
+
+    async def get(self) -> Message:
+        item = await self._queue.get()
+        if isinstance(item, EngineError):
+            raise item
+        if isinstance(item, Rejected):
+            raise RequestError(item.kind, item.message, param=item.param, code=item.code)
+        return item
+
+
+class EngineClient:
+    """Sends requests to one engine and hands each its own answers."""
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        handle: EngineHandle,
+        info: EngineInfo,
+    ) -> None:
+        self.info = info
+        self._reader = reader
+        self._writer = writer
+        self._handle = handle
+        self._inboxes: dict[str, _Inbox] = {}
+        self._dead: EngineDeadError | None = None
+        self._pump = asyncio.create_task(self._read_forever())
+
+    @property
+    def is_alive(self) -> bool:
+        return self._dead is None and self._handle.is_alive()
+
+    async def generate(
+        self, request: Generate, *, progress: Callable[[Progress], None] | None = None
+    ) -> GenerationStream:
+        """Submit and wait until everything that could be refused has been checked.
+
+        Raises RequestError when refused, EngineDeadError when the engine is gone. If the caller is cancelled while
+        waiting, the request is aborted wherever it is.
+        """
+        inbox, accepted = await self._ask(request, request.request_id, progress)
+        assert isinstance(accepted, Accepted)
+        return GenerationStream(self, request, accepted, inbox)
+
+    async def render(self, request: Render) -> Rendered:
+        return await self._ask_once(request, request.request_id, Rendered)
+
+    async def stats(self, request_id: str) -> Stats:
+        return await self._ask_once(GetStats(request_id=request_id), request_id, Stats)
+
+    async def close(self, *, grace_s: float = 5.0) -> None:
+        """Stop the engine: let running requests finish for `grace_s`, then end it in any case."""
+        with contextlib.suppress(EngineError):
+            self.send(Shutdown(grace_s=grace_s))
+        deadline = asyncio.get_running_loop().time() + grace_s + 5.0
+        while self._handle.is_alive() and asyncio.get_running_loop().time() < deadline:
+            await asyncio.sleep(0.02)
+        if self._handle.is_alive():
+            self._handle.kill()
+        self._handle.join(5.0)
+        self._pump.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._pump
+        self._writer.close()
+        with contextlib.suppress(OSError):
+            await self._writer.wait_closed()
+
+    # ------------------------------------------------------------------------------------- used by GenerationStream
+
+    def send(self, message: Message) -> None:
+        if self._dead is not None:
+            raise self._dead
+        data = encode_message(message)
+        self._writer.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+
+    def forget(self, request_id: str, *, abort: bool) -> None:
+        known = self._inboxes.pop(request_id, None) is not None
+        if abort and known and self._dead is None:
+            self.send(Abort(request_id=request_id))
+
+    # ------------------------------------------------------------------------------------------------------ inside
+
+    async def _ask(
+        self, request: Message, request_id: str, progress: Callable[[Progress], None] | None = None
+    ) -> tuple[_Inbox, Message]:
+        inbox = _Inbox(progress)
+        if request_id in self._inboxes:
+            raise RequestError("invalid", f"request id {request_id!r} is already in use", param="request_id")
+        self._inboxes[request_id] = inbox
+        try:
+            self.send(request)
+            await self._writer.drain()
+            return inbox, await inbox.get()
+        except BaseException as error:
+            self.forget(request_id, abort=not isinstance(error, RequestError))
+            raise
+
+    async def _ask_once[T: Message](self, request: Message, request_id: str, kind: type[T]) -> T:
+        _, answer = await self._ask(request, request_id)
+        self.forget(request_id, abort=False)
+        assert isinstance(answer, kind)
+        return answer
+
+    async def _read_forever(self) -> None:
+        try:
+            while True:
+                self._route(await read_message(self._reader))
+        except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
+            pass
+        finally:
+            self._dead = EngineDeadError(_ENGINE_GONE)
+            for inbox in self._inboxes.values():
+                inbox.fail(self._dead)
+
+    def _route(self, message: Message) -> None:
+        if isinstance(message, StepOutput):
+            for delta in message.deltas:
+                self._deliver(delta.request_id, delta)
+        elif isinstance(message, Accepted | Rejected | Rendered | Stats | Progress):
+            self._deliver(message.request_id, message)
+
+    def _deliver(self, request_id: str, message: Message) -> None:
+        inbox = self._inboxes.get(request_id)
+        if inbox is not None:  # else: aborted while this was on its way
+            inbox.put(message)

@@ -1,0 +1,62 @@
+"""The engine's settings as plain data; made by app/settings.py (or a test) and sent to the engine's process.
+
+Owns names, units and defaults. Knows nothing of flags, environment variables or torch.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+
+class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What one media item may cost before and while it is decoded."""
+
+    max_bytes: int = 512 << 20
+    max_pixels_per_frame: int = 8192 * 4352
+    max_frames: int = 768
+    max_duration_s: float = 4 * 3600.0
+    max_frame_list: int = 768
+    decode_timeout_s: float = 30.0
+    max_child_memory_bytes: int = 4 << 30
+    workers: int = 2
+
+
+class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the engine needs to know. None means: derive it from the model and the machine, and say so at start.
+
+    `kv_memory_bytes` sizes the page pool; `encoder_cache_bytes` bounds encoder outputs that wait for prefill;
+    `max_encoder_patches` bounds the patches one step may encode.
+    """
+
+    model: str
+    served_name: str
+    revision: str | None = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    threads: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int = 32
+    max_num_batched_tokens: int = 2048
+    max_waiting: int = 256
+    page_size: int = 16
+    kv_memory_bytes: int | None = None
+    encoder_cache_bytes: int | None = None
+    max_encoder_patches: int = 16384
+    max_media_items: int = 16
+    attention_backend: Literal["auto", "sdpa"] = "auto"
+    graphs: Literal["auto", "always", "never"] = "auto"
+    evs: Literal["none"] = "none"
+    decode: DecodeLimits = DecodeLimits()
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "max_encoder_patches"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.max_num_batched_tokens}) must be at least "
+                f"max_num_seqs ({self.max_num_seqs}): each running sequence takes a token a step"
+            )

@@ -1,0 +1,38 @@
+"""What can go wrong with one request, as seen from outside the engine.
+
+    EngineError
+    |- RequestError        this request was refused; its kind says how (see messages.ErrorKind)
+    |- EngineDeadError     the engine's process is gone: nothing can be answered
+    `- EngineStartError    the engine could not start; the message says what to do
+
+Knows nothing of HTTP: the one table that maps kinds to statuses is in app/errors.py.
+"""
+
+from __future__ import annotations
+
+from runner.messages import ErrorKind
+
+
+class EngineError(Exception):
+    """Root of all errors that leave the engine."""
+
+
+class RequestError(EngineError):
+    """One request was refused. `message` tells its author what to do; it never holds a path, address or payload."""
+
+    def __init__(
+        self, kind: ErrorKind, message: str, *, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.kind: ErrorKind = kind
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class EngineDeadError(EngineError):
+    """The engine's process has ended; requests in flight fail with this."""
+
+
+class EngineStartError(EngineError):
+    """The engine said why it cannot start."""
