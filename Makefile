@@ -1,0 +1,53 @@
+# `make demo` answers a question about a clip; `make check` is what CI runs. Only Python 3.11 and make are needed.
+
+PYTHON ?= python3
+# Extra words for pip. Without CUDA, spare yourself the large CUDA wheels:
+#   make install PIP_EXTRA="--extra-index-url https://download.pytorch.org/whl/cpu"
+PIP_EXTRA ?=
+MODEL ?= demo
+CLIP ?= sample_videos/mover.mp4
+QUESTION ?= Describe the video.
+URL ?= http://127.0.0.1:8000
+
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: install fmt lint test check demo serve bench soak up
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install $(PIP_EXTRA) -e '.[dev]'
+	touch $@
+
+fmt: install
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: install
+	$(BIN)/pytest -m "not soak"
+
+check: lint test
+
+demo: install
+	$(BIN)/evs ask "$(CLIP)" "$(QUESTION)" --model $(MODEL)
+	@echo "Start the server with 'make serve', then open $(URL)/docs"
+
+serve: install
+	$(BIN)/evs serve $(MODEL)
+
+bench: install
+	$(BIN)/python bench/first_token.py $(URL)
+
+soak: install
+	$(BIN)/pytest -m soak
+
+up:
+	docker compose up --build
