@@ -1,0 +1,1 @@
+"""The engine: admission, scheduling, KV pages, the model runner, sampling and the model families. Knows no HTTP."""

@@ -1,25 +1,21 @@
 """The one door into the engine: an asyncio client that speaks plain-data messages over a socket.
 
 Owns the process (or thread) at the other end and the routing of its answers; knows nothing of torch, models or HTTP.
-The same class serves a process of its own (`spawn_engine`) and one in this process (`run_engine_here`: CLI, tests).
+The same class serves an engine in a process of its own and one in a thread of this process (CLI, tests).
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
-import subprocess
-import sys
-import threading
 from collections.abc import AsyncIterator, Callable
-from typing import Protocol
+from typing import Literal, TypeVar
 
 import msgspec
 
 from runner.config import EngineConfig
 from runner.errors import EngineDeadError, EngineError, EngineStartError, RequestError
+from runner.hosting import EngineHandle, start_engine_process, start_engine_thread
 from runner.messages import (
     Abort,
     Accepted,
@@ -37,20 +33,11 @@ from runner.messages import (
     Shutdown,
     Stats,
     StepOutput,
-    decode_from_engine,
-    encode_message,
 )
+from runner.wire import encode_frame, read_from_engine
 
-LENGTH_BYTES = 8
 _ENGINE_GONE = "the engine has stopped; restart the server"
-
-
-class EngineHandle(Protocol):
-    """The other end's life: a process or a thread."""
-
-    def is_alive(self) -> bool: ...
-    def join(self, timeout_s: float) -> None: ...
-    def kill(self) -> None: ...
+_Answer = TypeVar("_Answer", bound=Message)
 
 
 class GenerationStream:
@@ -173,8 +160,7 @@ class EngineClient:
     def send(self, message: Message) -> None:
         if self._dead is not None:
             raise self._dead
-        data = encode_message(message)
-        self._writer.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
+        self._writer.write(encode_frame(message))
 
     def forget(self, request_id: str, *, abort: bool) -> None:
         known = self._inboxes.pop(request_id, None) is not None
@@ -198,7 +184,7 @@ class EngineClient:
             self.forget(request_id, abort=not isinstance(error, RequestError))
             raise
 
-    async def _ask_once[T: Message](self, request: Message, request_id: str, kind: type[T]) -> T:
+    async def _ask_once(self, request: Message, request_id: str, kind: type[_Answer]) -> _Answer:
         _, answer = await self._ask(request, request_id)
         self.forget(request_id, abort=False)
         assert isinstance(answer, kind)
@@ -207,7 +193,7 @@ class EngineClient:
     async def _read_forever(self) -> None:
         try:
             while True:
-                self._route(await read_message(self._reader))
+                self._route(await read_from_engine(self._reader))
         except (asyncio.IncompleteReadError, ConnectionError, msgspec.DecodeError):
             pass
         finally:
@@ -226,3 +212,32 @@ class EngineClient:
         inbox = self._inboxes.get(request_id)
         if inbox is not None:  # else: aborted while this was on its way
             inbox.put(message)
+
+
+async def start_engine(
+    config: EngineConfig,
+    *,
+    where: Literal["process", "thread"],
+    on_loading: Callable[[Loading], None] | None = None,
+) -> EngineClient:
+    """Start an engine and wait until its model is loaded.
+
+    Raises EngineStartError with what to do when the model cannot be served, or when the engine ends while loading.
+    """
+    ours, handle = start_engine_process(config) if where == "process" else start_engine_thread(config)
+    reader, writer = await asyncio.open_unix_connection(sock=ours)
+    try:
+        while True:
+            message = await read_from_engine(reader)
+            if isinstance(message, EngineInfo):
+                return EngineClient(reader, writer, handle, message)
+            if isinstance(message, Fatal):
+                raise EngineStartError(message.message)
+            if isinstance(message, Loading) and on_loading is not None:
+                on_loading(message)
+    except (asyncio.IncompleteReadError, ConnectionError) as error:
+        raise EngineStartError("the engine ended while loading; its log says why") from error
+    except BaseException:
+        writer.close()
+        handle.kill()
+        raise

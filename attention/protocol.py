@@ -1,0 +1,107 @@
+"""What an attention backend is asked and what it declares. Owns the types at the seam; knows no kernels.
+
+A backend keeps the keys and values of all sequences in pages, and pages are its own business: there is no paging layer
+above it. A step goes `plan(metadata)` once, then `run(layer, q, k, v)` in each layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend can do; the runner believes nothing else."""
+
+    name: str
+    devices: tuple[str, ...]
+    graphs: bool
+    mm_prefix: bool
+    kv_dtypes: tuple[torch.dtype, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KVLayout:
+    """The shape of the page pool: `num_pages` pages of `page_size` rows, in each of `num_layers` layers."""
+
+    num_layers: int
+    num_pages: int
+    page_size: int
+    num_kv_heads: int
+    head_dim: int
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of one page over all layers, keys and values."""
+        rows = 2 * self.num_layers * self.page_size
+        return rows * self.num_kv_heads * self.head_dim * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class AttentionMetadata:
+    """One step, in packed rows: B sequences, S rows in all.
+
+    cu_seqlens: (B + 1,) int64, sequence b owns rows [cu_seqlens[b], cu_seqlens[b + 1]).
+    seq_lens: (B,) int64, keys each sequence has once this step's are written; its rows are the last of them.
+    page_table: (B, >= pages needed) int64, pages in order.
+    mm_prefix_ranges: per sequence, half-open ranges of positions in which attention is bidirectional; a range is never
+    split between steps.
+
+    Worked example, page_size 4: sequence 0 decodes its 6th token, sequence 1 prefills its first 3 rows:
+    cu_seqlens [0, 1, 4], seq_lens [6, 3], page_table [[7, 2], [5, 0]]; the new rows land in slots [9, 20, 21, 22]
+    (page 2 * 4 + 1; page 5 * 4 + 0..2).
+    """
+
+    cu_seqlens: np.ndarray
+    seq_lens: np.ndarray
+    page_table: np.ndarray
+    mm_prefix_ranges: tuple[tuple[Range, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        lengths = np.diff(self.cu_seqlens)
+        if len(lengths) != len(self.seq_lens) or (lengths < 1).any() or (lengths > self.seq_lens).any():
+            raise ValueError(f"row counts {lengths.tolist()} do not fit sequence lengths {self.seq_lens.tolist()}")
+
+
+def slot_mapping(metadata: AttentionMetadata, page_size: int) -> np.ndarray:
+    """(S,) int64: where each row's key and value are written. See AttentionMetadata's worked example."""
+    lengths = np.diff(metadata.cu_seqlens)
+    sequence = np.repeat(np.arange(len(lengths)), lengths)
+    within = np.arange(metadata.cu_seqlens[-1]) - metadata.cu_seqlens[sequence]
+    position = metadata.seq_lens[sequence] - lengths[sequence] + within
+    pages = metadata.page_table[sequence, position // page_size]
+    slots: np.ndarray = pages * page_size + position % page_size
+    return slots
+
+
+class PlannedAttention(Protocol):
+    """One step's attention, ready to run in each layer."""
+
+    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+        """Write the new keys and values, then attend over pages.
+
+        q: (S, H, K); k, v: (S, KH, K), already rotated. Returns (S, H, K).
+        """
+        ...
+
+
+class AttentionBackend(Protocol):
+    """Owns the page memory of all layers."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def layout(self) -> KVLayout: ...
+
+    def plan(self, metadata: AttentionMetadata) -> PlannedAttention:
+        """Prepare one step. Raises ValueError for metadata that needs what the capabilities do not declare."""
+        ...

@@ -1,0 +1,121 @@
+"""The `sdpa` backend: paged attention in plain torch, on any device. Owns its page memory; knows no models.
+
+The reference of every other backend. Contexts that lie in consecutive pages are read in place; others are gathered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from attention.masks import prefix_mask
+from attention.protocol import AttentionMetadata, Capabilities, KVLayout, Range, slot_mapping
+
+CAPABILITIES = Capabilities(
+    name="sdpa",
+    devices=("cpu", "cuda"),
+    graphs=False,
+    mm_prefix=True,
+    kv_dtypes=(torch.float32, torch.bfloat16, torch.float16),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Segment:
+    """One sequence's share of a step: its packed rows, and where its context lies in the page memory."""
+
+    rows: slice
+    context: slice | torch.Tensor
+    num_queries: int
+    mask: torch.Tensor | None  # (num_queries, num_keys); None: one query, or causal from position 0
+
+
+class SdpaBackend:
+    """Keys and values of layer l lie in two (num_pages * page_size, KH, K) tensors."""
+
+    def __init__(self, layout: KVLayout) -> None:
+        if layout.dtype not in CAPABILITIES.kv_dtypes:
+            raise ValueError(f"sdpa keeps keys in {CAPABILITIES.kv_dtypes}, not {layout.dtype}")
+        self.layout = layout
+        self.capabilities = CAPABILITIES
+        rows = layout.num_pages * layout.page_size
+        shape = (layout.num_layers, 2, rows, layout.num_kv_heads, layout.head_dim)
+        self.memory = torch.zeros(shape, dtype=layout.dtype, device=layout.device)
+
+    def plan(self, metadata: AttentionMetadata) -> SdpaStep:
+        slots = torch.from_numpy(slot_mapping(metadata, self.layout.page_size)).to(self.layout.device)
+        ranges = metadata.mm_prefix_ranges or ((),) * len(metadata.seq_lens)
+        segments = tuple(self._segment(metadata, index, ranges[index]) for index in range(len(metadata.seq_lens)))
+        return SdpaStep(memory=self.memory, slots=slots, segments=segments)
+
+    def _segment(self, metadata: AttentionMetadata, index: int, ranges: tuple[Range, ...]) -> _Segment:
+        start, stop = int(metadata.cu_seqlens[index]), int(metadata.cu_seqlens[index + 1])
+        num_queries, num_keys = stop - start, int(metadata.seq_lens[index])
+        mask = None
+        if num_queries > 1 and (ranges or num_queries != num_keys):  # the last query of a context sees all of it
+            mask = prefix_mask(num_keys - num_queries, num_queries, num_keys, ranges).to(self.layout.device)
+        return _Segment(
+            rows=slice(start, stop),
+            context=self._context(metadata.page_table[index], num_keys),
+            num_queries=num_queries,
+            mask=mask,
+        )
+
+    def _context(self, pages: np.ndarray, num_keys: int) -> slice | torch.Tensor:
+        size = self.layout.page_size
+        pages = pages[: -(-num_keys // size)]
+        first = int(pages[0]) * size
+        if (np.diff(pages) == 1).all():
+            return slice(first, first + num_keys)
+        rows = (pages[:, None] * size + np.arange(size)).reshape(-1)[:num_keys]
+        return torch.from_numpy(rows).to(self.layout.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SdpaStep:
+    """One planned step; see attention.protocol.PlannedAttention."""
+
+    memory: torch.Tensor
+    slots: torch.Tensor
+    segments: tuple[_Segment, ...]
+
+    def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
+        keys, values = self.memory[layer]
+        keys.index_copy_(0, self.slots, k.to(keys.dtype))
+        values.index_copy_(0, self.slots, v.to(values.dtype))
+        out = torch.empty_like(q)
+        for segment in self.segments:
+            rows, context = q[segment.rows], (keys[segment.context], values[segment.context])
+            if segment.num_queries == 1:
+                out[segment.rows] = _attend_one(rows, *context, scale)
+            else:
+                out[segment.rows] = _attend_many(rows, *context, segment.mask, scale)
+        return out
+
+
+def _attend_one(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """One query over its whole context, the query heads of a KV group folded into rows. q: (1, H, K)."""
+    num_kv_heads = keys.shape[1]
+    folded = q.view(num_kv_heads, -1, q.shape[-1])  # (KH, G, K)
+    scores = torch.matmul(folded, keys.permute(1, 2, 0)) * scale  # (KH, G, num_keys)
+    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
+    return torch.matmul(weights, values.transpose(0, 1)).reshape(q.shape)
+
+
+def _attend_many(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+) -> torch.Tensor:
+    """A chunk of queries over their context. q: (n, H, K); keys, values: (num_keys, KH, K)."""
+    out = F.scaled_dot_product_attention(
+        q.transpose(0, 1)[None],
+        keys.transpose(0, 1)[None],
+        values.transpose(0, 1)[None],
+        attn_mask=mask,
+        is_causal=mask is None,
+        scale=scale,
+        enable_gqa=q.shape[1] != keys.shape[1],
+    )
+    return out[0].transpose(0, 1)

@@ -1,0 +1,62 @@
+"""What several families share: chats as transformers' templates want them, generation defaults, sampling options. Owns
+no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from runner.families.base import GenerationDefaults
+from runner.messages import ChatMessage, TextPart, VideoOptions
+from vision.errors import InvalidMediaOptionError
+from vision.sampling import SamplingPolicy
+
+
+def chat_as_dicts(chat: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """Messages with their parts in written order; media are bare {"type": kind}: a template only places them."""
+
+    def part(p: Any) -> dict[str, str]:
+        return {"type": "text", "text": p.text} if isinstance(p, TextPart) else {"type": p.kind}
+
+    return [{"role": message.role, "content": [part(p) for p in message.parts]} for message in chat]
+
+
+def generation_defaults(model: Any, *, suppressed: tuple[int, ...]) -> GenerationDefaults:
+    """Read the checkpoint's generation_config; `suppressed` are placeholder ids that must never be generated."""
+    config = model.generation_config
+    eos = config.eos_token_id if config.eos_token_id is not None else model.config.get_text_config().eos_token_id
+    eos_ids = tuple(eos) if isinstance(eos, list | tuple) else (() if eos is None else (eos,))
+
+    def value(name: str, default: float) -> float:
+        found = getattr(config, name, None)
+        return default if found is None else found
+
+    return GenerationDefaults(
+        temperature=value("temperature", 1.0) if config.do_sample else 0.0,
+        top_p=value("top_p", 1.0),
+        top_k=int(value("top_k", 0)) if config.do_sample else 0,
+        min_p=value("min_p", 0.0),
+        repetition_penalty=value("repetition_penalty", 1.0),
+        max_tokens=config.max_new_tokens,
+        eos_token_ids=eos_ids,
+        suppressed_token_ids=(*(config.suppress_tokens or ()), *suppressed),
+    )
+
+
+def sampling_policy(options: VideoOptions, processor: Any, multiple_of: int) -> SamplingPolicy:
+    """A family's default rate and bounds with the request's over them; fps and max_frames together are both bounds."""
+    max_frames = processor.max_frames if options.max_frames is None else min(options.max_frames, processor.max_frames)
+    if options.max_tokens is not None:
+        if options.max_tokens < 1:
+            raise InvalidMediaOptionError(f"max_tokens must be at least 1, got {options.max_tokens}", param="max_tokens")
+        max_frames = min(max_frames, options.max_tokens * multiple_of)  # a slot takes at least one token
+    fps = processor.fps if options.fps is None and options.num_frames is None else options.fps
+    return SamplingPolicy(
+        fps=fps,
+        num_frames=options.num_frames,
+        min_frames=min(processor.min_frames, max_frames),
+        max_frames=max_frames,
+        multiple_of=multiple_of,
+        start_s=options.start_s,
+        end_s=options.end_s,
+    )

@@ -1,0 +1,211 @@
+"""Qwen3-VL: a clip is written slot by slot with timestamps; interleaved M-RoPE; deepstack planes. Owns what is particular
+to the family; the engine around it knows none of this."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from attention.packed import plan_packed
+from attention.protocol import PlannedAttention
+from runner.families.base import (
+    DecoderShape,
+    DenseSpan,
+    GenerationDefaults,
+    ItemText,
+    Kind,
+    VisualRows,
+)
+from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy
+from runner.items import MediaItem
+from runner.messages import ChatMessage, VideoOptions
+from vision.cage import DecodeRequest
+from vision.frames import VideoFrames
+from vision.patches import PatchGrid, pixel_values
+from vision.resize import ImageSmartResize, VideoSmartResize
+from vision.sampling import SamplingPolicy
+from vision.towers.packed import EncodedCells, PatchBatch, patch_places
+from vision.towers.qwen3_vl import encode_packed
+
+START, END = "<|vision_start|>", "<|vision_end|>"
+PADS: dict[Kind, str] = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+
+
+class Qwen3VL:
+    """One loaded Qwen3-VL checkpoint. model: transformers' Qwen3VLForConditionalGeneration."""
+
+    name = "qwen3_vl"
+    modalities: tuple[Kind, ...] = ("image", "video")
+
+    def __init__(self, model: Any, processor: Any) -> None:
+        self._model = model
+        self._text = model.model.language_model
+        self._tower = model.model.visual
+        self._processor = processor
+        self._pad_ids: dict[Kind, int] = {"image": model.config.image_token_id, "video": model.config.video_token_id}
+        text, vision = model.config.text_config, model.config.vision_config
+        self._merge, self._temporal, self._patch = (
+            vision.spatial_merge_size,
+            vision.temporal_patch_size,
+            vision.patch_size,
+        )
+        self.shape = DecoderShape(
+            num_layers=text.num_hidden_layers,
+            num_kv_heads=text.num_key_value_heads,
+            head_dim=self._text.layers[0].self_attn.head_dim,
+            hidden_size=text.hidden_size,
+            vocab_size=text.vocab_size,
+            max_positions=text.max_position_embeddings,
+            rope_axes=3,
+            num_planes=len(vision.deepstack_visual_indexes),
+        )
+        self.defaults: GenerationDefaults = generation_defaults(model, suppressed=tuple(self._pad_ids.values()))
+
+    # -------------------------------------------------------------------------------------------------- pictures
+
+    def decode_request(self, kind: Kind, options: VideoOptions) -> DecodeRequest:
+        cell = (self._patch * self._merge) ** 2
+        if kind == "image":
+            size = self._processor.image_processor.size
+            return DecodeRequest(
+                kind="image",
+                resize=ImageSmartResize(
+                    factor=self._patch * self._merge,
+                    min_pixels=options.min_pixels or size["shortest_edge"],
+                    max_pixels=options.max_pixels or size["longest_edge"],
+                ),
+            )
+        video = self._processor.video_processor
+        min_pixels, total = video.size["shortest_edge"], video.size["longest_edge"]
+        if options.max_tokens is not None:  # a small clip is not enlarged, a large one shares what it is given
+            min_pixels, total = min(min_pixels, cell), min(total, options.max_tokens * cell * self._temporal)
+        resize = VideoSmartResize(
+            factor=self._patch * self._merge,
+            temporal_factor=self._temporal,
+            min_pixels=options.min_pixels or min_pixels,
+            max_pixels=total,
+            # transformers leaves this unset in released checkpoints, but they were trained with the cap.
+            cap_pixels_per_frame=video.cap_pixels_per_frame is not False,
+            max_video_tokens=video.max_video_tokens if options.max_pixels is None else options.max_pixels // cell,
+        )
+        return DecodeRequest(
+            kind="video", sampling=sampling_policy(options, video, self._temporal), resize=resize
+        )
+
+    def patch_grid(self, frames: VideoFrames) -> PatchGrid:
+        return PatchGrid.from_frames(
+            frames, patch_size=self._patch, merge_size=self._merge, temporal_patch_size=self._temporal
+        )
+
+    # ---------------------------------------------------------------------------------------------------- prompt
+
+    def render(self, chat: Sequence[ChatMessage]) -> str:
+        text: str = self._processor.apply_chat_template(chat_as_dicts(chat), add_generation_prompt=True, tokenize=False)
+        return text
+
+    def placeholder_pattern(self, kind: Kind) -> str:
+        pad = PADS[kind].replace("|", r"\|")
+        if kind == "image":
+            return pad
+        # The official template wraps a clip once more; the models were trained with the slots' own wrapping alone.
+        start, end = START.replace("|", r"\|"), END.replace("|", r"\|")
+        return f"{start}{pad}{end}|{pad}"
+
+    def placeholder_id(self, kind: Kind) -> int:
+        return self._pad_ids[kind]
+
+    def write_item(self, item: MediaItem) -> ItemText:
+        per_slot = item.grid.cells_per_slot
+        runs = tuple(np.arange(t * per_slot, (t + 1) * per_slot) for t in range(item.grid.slots))
+        if item.kind == "image":
+            return ItemText(text=PADS["image"], runs=runs)
+        texts = [f"<{time:.1f} seconds>{START}{PADS['video']}{END}" for time in slot_times(item.grid)]
+        return ItemText(text="".join(texts), runs=runs)
+
+    def positions(self, length: int, spans: Sequence[DenseSpan], items: Sequence[MediaItem]) -> np.ndarray:
+        """Text counts on along all axes at once; a slot's cells stand at (t, t + row, t + column), and the text after it
+        continues at the larger side.
+
+        Worked example, 1 text row, a slot of 2 x 3 cells, 1 text row: t 0 1 1 1 1 1 1 4, h 0 1 1 1 2 2 2 4,
+        w 0 1 2 3 1 2 3 4.
+        """
+        positions = np.empty((3, length), dtype=np.int64)
+        row = base = 0
+        for span in spans:
+            gap = span.start - row
+            positions[:, row : span.start] = base + np.arange(gap)
+            base += gap
+            height, width = items[span.item].grid.grid
+            row = span.start + len(span.cells)
+            within = span.cells % (height * width)
+            positions[:, span.start : row] = base + np.stack((within * 0, within // width, within % width))
+            base += max(height, width)
+        positions[:, row:] = base + np.arange(length - row)
+        return positions
+
+    # ----------------------------------------------------------------------------------------------------- model
+
+    def patch_batch(self, item: MediaItem, slot_start: int, slot_stop: int) -> PatchBatch:
+        height, width = (side * self._merge for side in item.grid.grid)
+        processor = getattr(self._processor, f"{item.kind}_processor")
+        rows, cols = patch_places(height, width, self._merge)
+        slots = slot_stop - slot_start
+        count = height * width
+        return PatchBatch(
+            pixel_values=pixel_values(
+                item.grid,
+                slot_start,
+                slot_stop,
+                mean=processor.image_mean,
+                std=processor.image_std,
+                rescale=processor.rescale_factor,
+            ),
+            rows=np.tile(rows, slots),
+            cols=np.tile(cols, slots),
+            heights=np.full(slots * count, height),
+            widths=np.full(slots * count, width),
+            cu_seqlens=np.arange(slots + 1) * count,
+        )
+
+    def encode(self, batch: PatchBatch) -> EncodedCells:
+        return encode_packed(self._tower, batch, plan_packed(batch.cu_seqlens))
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        embeds: torch.Tensor = self._text.embed_tokens(token_ids)
+        return embeds
+
+    def forward(
+        self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
+    ) -> torch.Tensor:
+        mask = planes = None
+        if visual is not None:
+            mask = torch.zeros(1, len(embeds), dtype=torch.bool, device=embeds.device)
+            mask[0, visual.rows] = True
+            planes = list(visual.planes)
+        out = self._text(
+            inputs_embeds=embeds[None],
+            position_ids=positions[:, None],
+            use_cache=False,
+            visual_pos_masks=mask,
+            deepstack_visual_embeds=planes,
+            planned=planned,
+        )
+        hidden: torch.Tensor = out.last_hidden_state[0]
+        return hidden
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self._model.lm_head(hidden).float()
+        return logits
+
+
+def slot_times(grid: PatchGrid) -> list[float]:
+    """(T,) seconds: the mean of the first and last frame's time in each slot.
+
+    Worked example: frames at 0, 0.5, 1.0 in slots of two (the last frame repeated): 0.25, 1.0.
+    """
+    size = grid.temporal_patch_size
+    times = [*grid.times_s, *[grid.times_s[-1]] * (-len(grid.times_s) % size)]
+    return [(times[i] + times[i + size - 1]) / 2 for i in range(0, len(times), size)]

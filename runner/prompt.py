@@ -1,0 +1,138 @@
+"""Lays out a prompt: token ids with exactly the kept placeholders, and int64 positions. Owns the one place where pruning
+meets the prompt; knows no model and no scheduler.
+
+The dense prompt is laid out first, positions are computed on it, and the rows of dropped cells are then taken out of all
+columns at once: a kept cell keeps its position, and what follows continues where the dense prompt would.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.chat import Piece, render_pieces
+from runner.errors import RequestError
+from runner.families.base import DenseSpan, Family, ItemText
+from runner.items import MediaItem
+from runner.messages import ChatMessage
+from runner.tokenizer import PromptTokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Prompt:
+    """L rows as the language model reads them.
+
+    token_ids (L,) int64. positions (rope_axes, L) int64. item (L,) int32: which item a row is a cell of, -1 for text.
+    rank (L,) int64: that row's place among its item's kept cells, -1 for text. next_position: the first generated
+    token's position on every axis (dense maximum + 1).
+    """
+
+    token_ids: np.ndarray
+    positions: np.ndarray
+    item: np.ndarray
+    rank: np.ndarray
+    next_position: int
+
+    def __post_init__(self) -> None:
+        for array in (self.token_ids, self.positions, self.item, self.rank):
+            array.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+def build_prompt(
+    family: Family, tokenizer: PromptTokenizer, chat: Sequence[ChatMessage], items: Sequence[MediaItem]
+) -> Prompt:
+    """Render, write the items, tokenise, expand, position, prune.
+
+    `items` stand in the order in which the chat names them. Raises RequestError when the checkpoint's template does not
+    give each item its own placeholder.
+    """
+    pieces = render_pieces(chat, family.render, tokenizer.marks)
+    texts = [family.write_item(item) for item in items]
+    pieces = _place_items(pieces, family, items, texts)
+    token_ids, spans = _expand(tokenizer.encode(pieces), family, items, texts)
+    positions = family.positions(len(token_ids), spans, items)
+    assert positions.dtype == np.int64
+    return prune_prompt(token_ids, positions, spans, items)
+
+
+def _place_items(
+    pieces: Sequence[Piece], family: Family, items: Sequence[MediaItem], texts: Sequence[ItemText]
+) -> list[Piece]:
+    """Put each item's text where the template left its placeholder, in order."""
+    if not items:
+        return list(pieces)
+    kinds = sorted({item.kind for item in items})
+    pattern = re.compile("|".join(f"(?P<{kind}>{family.placeholder_pattern(kind)})" for kind in kinds))
+    found: list[str] = []
+
+    def place(match: re.Match[str]) -> str:
+        found.append(match.lastgroup or "")
+        return texts[len(found) - 1].text if len(found) <= len(texts) else ""
+
+    placed = [Piece(pattern.sub(place, p.text), True) if p.from_template else p for p in pieces]
+    wanted = [item.kind for item in items]
+    if found != wanted:
+        raise RequestError(
+            "invalid",
+            f"the model's chat template placed {found or 'nothing'} where the messages hold {wanted}: this chat cannot "
+            "be written for this model (check the roles that carry images or videos)",
+            param="messages",
+        )
+    return placed
+
+
+def _expand(
+    ids: Sequence[int], family: Family, items: Sequence[MediaItem], texts: Sequence[ItemText]
+) -> tuple[np.ndarray, list[DenseSpan]]:
+    """Repeat each placeholder token for the cells it stands for: the dense token ids, and where the cells are."""
+    runs = [(index, cells) for index, text in enumerate(texts) for cells in text.runs]
+    pads = {family.placeholder_id(kind) for kind in family.modalities}
+    dense: list[np.ndarray] = []
+    spans: list[DenseSpan] = []
+    length = used = 0
+    for token in ids:
+        count = 1
+        if token in pads and used < len(runs):
+            item, cells = runs[used]
+            assert token == family.placeholder_id(items[item].kind)
+            spans.append(DenseSpan(item=item, start=length, cells=cells))
+            count, used = len(cells), used + 1
+        dense.append(np.full(count, token, dtype=np.int64))
+        length += count
+    assert used == len(runs), f"{used} placeholders in the prompt for {len(runs)} runs of cells"
+    return np.concatenate(dense) if dense else np.zeros(0, np.int64), spans
+
+
+def prune_prompt(
+    token_ids: np.ndarray, positions: np.ndarray, spans: Sequence[DenseSpan], items: Sequence[MediaItem]
+) -> Prompt:
+    """Take the rows of dropped cells out of a dense prompt.
+
+    Worked example: tokens [5, P, P, P, 6] at positions [0, 1, 2, 3, 4], one item whose cells 0..2 are kept as
+    [1, 0, 1]: tokens [5, P, P, 6], positions [0, 1, 3, 4], ranks [-1, 0, 1, -1], next_position 5.
+    """
+    length = len(token_ids)
+    item = np.full(length, -1, dtype=np.int32)
+    rank = np.full(length, -1, dtype=np.int64)
+    keep = np.ones(length, dtype=np.bool_)
+    for span in spans:
+        flat = items[span.item].selection.keep.reshape(-1)
+        rows = slice(span.start, span.start + len(span.cells))
+        item[rows] = span.item
+        rank[rows] = np.cumsum(flat)[span.cells] - 1
+        keep[rows] = flat[span.cells]
+    return Prompt(
+        token_ids=token_ids[keep],
+        positions=np.ascontiguousarray(positions[:, keep]),
+        item=item[keep],
+        rank=rank[keep],
+        next_position=int(positions.max()) + 1 if length else 0,
+    )
+
+

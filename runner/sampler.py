@@ -1,0 +1,128 @@
+"""Draws tokens from logits. Owns the order of the controls and the stateless randomness; knows no sequence's state.
+
+A draw is a function of (seed, position) and that row's logits alone: neighbours in the batch, preemption and restarts
+cannot change it. Rows that use no control cost one argmax over the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from runner.messages import TokenLogprob
+from runner.sampling import Drawing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SampleRow:
+    """What one row of logits is drawn with. `prompt` and `output`: the tokens so far (int64), read by penalties."""
+
+    drawing: Drawing
+    prompt: np.ndarray
+    output: Sequence[int]
+
+    @property
+    def is_plain(self) -> bool:
+        """Greedy, and no control touches the logits."""
+        drawing = self.drawing
+        return (
+            drawing.temperature == 0.0
+            and not drawing.has_penalties
+            and not drawing.logit_bias
+            and len(self.output) >= drawing.min_tokens
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    token_id: int
+    logprob: TokenLogprob | None
+
+
+def sample(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
+    """logits: (B, V) float32, one row each. Log-probabilities reported are the model's own, before any control."""
+    tokens = _draw_all(logits, rows)
+    wants = [row.drawing.top_logprobs is not None for row in rows]
+    logprobs = torch.log_softmax(logits, dim=-1) if any(wants) else None
+    return [
+        Sampled(token_id=token, logprob=_report(logprobs[i], token, row) if wants[i] and logprobs is not None else None)
+        for i, (token, row) in enumerate(zip(tokens, rows, strict=True))
+    ]
+
+
+def _draw_all(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:
+    suppressed = {row.drawing.suppressed for row in rows}
+    if len(suppressed) == 1 and (ids := next(iter(suppressed))):
+        masked = logits.clone()
+        masked[:, list(ids)] = -torch.inf
+    else:
+        masked = logits
+    best = masked.argmax(-1).tolist()
+    return [best[i] if row.is_plain else _draw_one(masked[i], row) for i, row in enumerate(rows)]
+
+
+def _draw_one(logits: torch.Tensor, row: SampleRow) -> int:
+    drawing = row.drawing
+    shaped = _apply_controls(logits.clone(), row)
+    if drawing.temperature == 0.0:
+        return int(shaped.argmax())
+    probabilities, ids = filtered_distribution(shaped, drawing)
+    cumulative = probabilities.cumsum(0)
+    point = uniform(drawing.seed, len(row.prompt) + len(row.output)) * float(cumulative[-1])
+    place = int(torch.searchsorted(cumulative, torch.tensor(point, dtype=torch.float64), right=True))
+    return int(ids[min(place, len(ids) - 1)])
+
+
+def _apply_controls(logits: torch.Tensor, row: SampleRow) -> torch.Tensor:
+    """Bias, minimum length, penalties, in this order; all before temperature."""
+    drawing = row.drawing
+    for token, bias in drawing.logit_bias:
+        logits[token] += bias
+    if len(row.output) < drawing.min_tokens:
+        logits[list(drawing.eos_token_ids | drawing.stop_token_ids)] = -torch.inf
+    if drawing.repetition_penalty != 1.0:
+        seen = torch.from_numpy(np.unique(np.concatenate((row.prompt, np.asarray(row.output, np.int64)))))
+        values = logits[seen]
+        penalty = drawing.repetition_penalty
+        logits[seen] = torch.where(values > 0, values / penalty, values * penalty)
+    if row.output and (drawing.presence_penalty or drawing.frequency_penalty):
+        tokens, counts = np.unique(np.asarray(row.output, np.int64), return_counts=True)
+        cost = drawing.presence_penalty + drawing.frequency_penalty * torch.from_numpy(counts)
+        logits[torch.from_numpy(tokens)] -= cost.to(logits.dtype)
+    return logits
+
+
+def filtered_distribution(logits: torch.Tensor, drawing: Drawing) -> tuple[torch.Tensor, torch.Tensor]:
+    """What top_k, top_p and min_p leave of one row at its temperature: weights (n,) float64, falling, and token ids (n,).
+
+    top_p keeps the smallest set of most likely tokens whose share reaches it, and always one; it is measured on what
+    top_k left. min_p keeps tokens at least that share as likely as the best one. Weights are not renormalised.
+    """
+    count = min(drawing.top_k, len(logits)) if drawing.top_k else len(logits)
+    values, ids = torch.topk(logits, count)
+    weights = torch.softmax(values.double() / drawing.temperature, dim=-1)
+    kept = torch.ones(count, dtype=torch.bool)
+    if drawing.top_p < 1.0:
+        kept &= (weights.cumsum(0) - weights) < drawing.top_p
+    if drawing.min_p > 0.0:
+        kept &= weights >= drawing.min_p * weights[0]
+    kept[0] = True
+    kept &= weights > 0  # a suppressed token stays impossible
+    return weights[kept], ids[kept]
+
+
+def uniform(seed: int, position: int) -> float:
+    """One number in [0, 1) that depends on these two alone (Philox, a counter-based generator)."""
+    return float(np.random.Generator(np.random.Philox(key=np.array([seed, position], dtype=np.uint64))).random())
+
+
+def _report(logprobs: torch.Tensor, token: int, row: SampleRow) -> TokenLogprob:
+    count = row.drawing.top_logprobs or 0
+    top: tuple[tuple[int, float], ...] = ()
+    if count:
+        values, ids = torch.topk(logprobs, count)
+        top = tuple(zip(ids.tolist(), values.tolist(), strict=True))
+    return TokenLogprob(logprob=float(logprobs[token]), top=top)

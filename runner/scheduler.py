@@ -1,0 +1,216 @@
+"""Decides what one step does. Owns the queues, the pages and both budgets; knows no tensors' contents and runs nothing.
+
+First come, first served. A step decodes every running sequence that can, then prefills chunks in order of arrival, as
+far as the token budget and the encoded rows reach; encoder work is planned for the first sequences that need it. When
+pages run out, the youngest running sequence gives its own back and is computed again later.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from runner.config import EngineConfig
+from runner.encoder_store import EncoderStore
+from runner.items import MediaItem
+from runner.pages import PagePool, pages_for
+from runner.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderWork:
+    """Encode slots [slot_start, slot_stop) of an item."""
+
+    item: MediaItem
+    slot_start: int
+    slot_stop: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWork:
+    """Compute rows [start, stop) of a sequence; `samples` when the last of them yields a token."""
+
+    sequence: Sequence
+    start: int
+    stop: int
+    samples: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPlan:
+    encoder: tuple[EncoderWork, ...]
+    rows: tuple[RowsWork, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.encoder and not self.rows
+
+
+class Scheduler:
+    """The model's thread alone calls this."""
+
+    def __init__(self, config: EngineConfig, pages: PagePool, store: EncoderStore) -> None:
+        self._config = config
+        self._pages = pages
+        self._store = store
+        self._waiting: list[tuple[int, int, Sequence]] = []
+        self.running: list[Sequence] = []
+        self._slots = list(range(config.max_num_seqs))
+        self.events: Counter[str] = Counter()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._waiting or self.running)
+
+    def add(self, sequence: Sequence) -> None:
+        heapq.heappush(self._waiting, (sequence.arrival, sequence.index, sequence))
+
+    # ------------------------------------------------------------------------------------------------- one step
+
+    def schedule(self) -> StepPlan:
+        """Plan the next step. Every returned row has its page, and every visual row its encoding by the time it runs."""
+        tokens = self._config.max_num_batched_tokens
+        patches = self._config.max_encoder_patches
+        encoder: list[EncoderWork] = []
+        rows: list[RowsWork] = []
+        self._admit()
+        for sequence in [s for s in self.running if s.is_decoding]:
+            if sequence.phase == "running" and self._grow_pages(sequence):
+                rows.append(_rows_of(sequence, len(sequence)))
+                tokens -= 1
+        rows = [work for work in rows if work.sequence.phase == "running"]  # a later one may have cost it its pages
+        for sequence in [s for s in self.running if not s.is_decoding]:
+            patches = self._plan_encoder(sequence, patches, encoder)
+            stop = min(self._reach(sequence, encoder), sequence.num_computed_tokens + tokens)
+            if stop > sequence.num_computed_tokens:
+                rows.append(_rows_of(sequence, stop))
+                tokens -= stop - sequence.num_computed_tokens
+        return StepPlan(encoder=tuple(encoder), rows=tuple(rows))
+
+    def _admit(self) -> None:
+        """Start waiting sequences in order, while there is a place and pages for all their rows and one more."""
+        while self._waiting and self._slots:
+            sequence = self._waiting[0][2]
+            taken = self._pages.take(pages_for(len(sequence) + 1, self._config.page_size))
+            if taken is None:
+                return
+            heapq.heappop(self._waiting)
+            sequence.pages, sequence.phase = taken, "running"
+            sequence.slot = heapq.heappop(self._slots)
+            self.running.append(sequence)
+            self.running.sort(key=_order)
+
+    def _grow_pages(self, sequence: Sequence) -> bool:
+        """A page for the newest row; takes from the youngest when none is free. False when that was itself."""
+        while len(sequence.pages) * self._config.page_size < len(sequence):
+            page = self._pages.take(1)
+            if page is not None:
+                sequence.pages += page
+                continue
+            youngest = self.running[-1]
+            self._preempt(youngest)
+            if youngest is sequence:
+                return False
+        return True
+
+    def _preempt(self, sequence: Sequence) -> None:
+        self._release(sequence)
+        sequence.phase, sequence.num_computed_tokens = "waiting", 0
+        self.events["preemptions"] += 1
+        self.add(sequence)
+
+    def _plan_encoder(self, sequence: Sequence, patches: int, encoder: list[EncoderWork]) -> int:
+        """Plan encoding of what this sequence's next rows need; returns the patch budget left."""
+        planned = {work.item for work in encoder}
+        for index, item in enumerate(sequence.items):
+            if sequence.num_computed_tokens > sequence.last_row_of(index) or item in planned:
+                continue
+            entry = self._store.open(item)
+            if entry is None:
+                break  # waits for room: those before it will make some
+            if entry.is_complete:
+                continue
+            per_slot = item.grid.patches_per_slot
+            # A slot larger than the whole budget still goes, alone.
+            fits = max(patches // per_slot, int(patches == self._config.max_encoder_patches))
+            stop = min(entry.next_slot + fits, item.grid.slots)
+            if stop == entry.next_slot:
+                break
+            encoder.append(EncoderWork(item=item, slot_start=entry.next_slot, slot_stop=stop))
+            patches -= (stop - entry.next_slot) * per_slot
+            if stop < item.grid.slots:
+                break
+        return max(patches, 0)
+
+    def _reach(self, sequence: Sequence, encoder: list[EncoderWork]) -> int:
+        """The first row at or after num_computed_tokens that cannot be computed in this step."""
+        stops = {work.item: work.slot_stop for work in encoder}
+        reach = len(sequence)
+        for index, item in enumerate(sequence.items):
+            if sequence.num_computed_tokens > sequence.last_row_of(index):
+                continue
+            entry = self._store.get(item)
+            next_slot = stops.get(item, entry.next_slot if entry is not None else 0)
+            if next_slot == item.grid.slots:
+                continue
+            missing = (sequence.prompt.item == index) & (sequence.prompt.rank >= item.kept_before(next_slot))
+            return min(reach, int(np.flatnonzero(missing)[0]))
+        return reach
+
+    # --------------------------------------------------------------------------------------------------- afterwards
+
+    def advance(self, work: RowsWork) -> None:
+        """Rows [start, stop) are computed."""
+        work.sequence.num_computed_tokens = work.stop
+
+    def finish(self, sequence: Sequence) -> None:
+        """Take a sequence out, wherever it is, and give back all it holds."""
+        if sequence.phase == "running":
+            self._release(sequence)
+        elif sequence.phase == "waiting":
+            self._waiting = [entry for entry in self._waiting if entry[2] is not sequence]
+            heapq.heapify(self._waiting)
+        sequence.phase = "finished"
+
+    def drop_spent_encodings(self) -> None:
+        """Forget encoder outputs that no running sequence will read again."""
+        needed = {
+            item
+            for sequence in self.running
+            for index, item in enumerate(sequence.items)
+            if sequence.num_computed_tokens <= sequence.last_row_of(index)
+        }
+        for item in self._store.items():
+            if item not in needed:
+                self._store.drop(item)
+
+    def _release(self, sequence: Sequence) -> None:
+        self.running.remove(sequence)
+        self._pages.give_back(sequence.pages)
+        heapq.heappush(self._slots, sequence.slot)
+        sequence.pages, sequence.slot = [], -1
+
+    def check_integrity(self) -> None:
+        """Assert that pages, places and encodings are held by running sequences alone."""
+        self._pages.check_integrity()
+        held = sum(len(sequence.pages) for sequence in self.running)
+        assert self._pages.num_free + held == self._pages.num_pages
+        assert len(self._slots) + len(self.running) == self._config.max_num_seqs
+        assert self.running or not len(self._store)
+
+
+def _order(sequence: Sequence) -> tuple[int, int]:
+    return (sequence.arrival, sequence.index)
+
+
+def _rows_of(sequence: Sequence, stop: int) -> RowsWork:
+    return RowsWork(
+        sequence=sequence, start=sequence.num_computed_tokens, stop=stop, samples=stop == len(sequence)
+    )

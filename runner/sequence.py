@@ -1,0 +1,69 @@
+"""The state of one answer while it is being made. Owns what changes from step to step; knows no tensors but its prompt's
+arrays and decides nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from runner.items import MediaItem
+from runner.messages import FinishReason
+from runner.prompt import Prompt
+from runner.sampling import Drawing
+
+SequenceId = tuple[str, int]
+Phase = Literal["waiting", "running", "finished"]
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Sequence:
+    """request_id and index name it; arrival orders it. num_computed_tokens <= len(self): rows whose keys lie in pages."""
+
+    request_id: str
+    index: int
+    arrival: int
+    prompt: Prompt
+    items: tuple[MediaItem, ...]
+    drawing: Drawing
+    wants_progress: bool = False
+
+    phase: Phase = "waiting"
+    output: list[int] = field(default_factory=list)
+    num_computed_tokens: int = 0
+    pages: list[int] = field(default_factory=list)
+    slot: int = -1
+    finish_reason: FinishReason | None = None
+    stop_token_id: int | None = None
+
+    @property
+    def id(self) -> SequenceId:
+        return (self.request_id, self.index)
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.output)
+
+    @property
+    def is_decoding(self) -> bool:
+        """All rows but the newest token's are computed."""
+        return bool(self.output) and self.num_computed_tokens == len(self) - 1
+
+    def token_ids(self, start: int, stop: int) -> np.ndarray:
+        """(stop - start,) int64 of rows [start, stop), prompt and output."""
+        prompt = self.prompt.token_ids
+        tail = self.output[max(0, start - len(prompt)) : max(0, stop - len(prompt))]
+        tokens: np.ndarray = np.concatenate((prompt[start:stop], np.asarray(tail, dtype=np.int64)))
+        return tokens
+
+    def positions(self, start: int, stop: int) -> np.ndarray:
+        """(rope_axes, stop - start) int64: the prompt's own, then counting on from next_position on all axes."""
+        size = len(self.prompt)
+        inside = self.prompt.positions[:, start:stop]
+        after = self.prompt.next_position + np.arange(max(0, start - size), max(0, stop - size))
+        positions: np.ndarray = np.concatenate((inside, np.broadcast_to(after, (len(inside), len(after)))), axis=1)
+        return positions
+
+    def last_row_of(self, item: int) -> int:
+        """The last prompt row that is a cell of this item: once it is computed, the item's encoding is not needed."""
+        return int(np.flatnonzero(self.prompt.item == item)[-1])
