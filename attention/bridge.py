@@ -34,7 +34,8 @@ def paged_attention_forward(
     planned: PlannedAttention,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """transformers' attention function. query: (1, H, S, K); key, value: (1, KH, S, K). Returns ((1, S, H, K), None)."""
+    """transformers' attention function. query: (1, H, S, K); key, value: (1, KH, S, K). Returns ((1, S, H, K),
+    None)."""
     assert attention_mask is None, "a mask reached the paged backend: the decoder was given one, or built one"
     layer = module.layer_idx
     assert isinstance(layer, int)

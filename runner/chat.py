@@ -2,8 +2,8 @@
 knows no pictures and no positions.
 
 A user may write `<|im_end|>` or a placeholder. The template's own marks must become tokens and the user's must not, so
-when (and only when) a user's text holds such a mark, the template is rendered over stand-ins and the user's words are put
-back afterwards, as pieces of their own.
+when (and only when) a user's text holds such a mark, the template is rendered over stand-ins and the user's words are
+put back afterwards, as pieces of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Encoder outputs between the encoder and prefill, bounded in bytes. Owns their memory and progress; knows no scheduler.
+"""Encoder outputs between the encoder and prefill, bounded in bytes. Owns their memory and progress; knows no
+scheduler.
 
-An entry is one item's kept cells. Space for the whole entry is taken when its encoding begins, so that what was begun can
-always be finished.
+An entry is one item's kept cells. Space for the whole entry is taken when its encoding begins, so that what was begun
+can always be finished.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class StoredItem:
 class EncoderStore:
     """Entries by item (an item is one decoded picture or clip of one request, shared by its n answers)."""
 
-    def __init__(self, *, max_bytes: int, num_planes: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, *, max_bytes: int, num_planes: int, width: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.max_bytes = max_bytes
         self._shape = (1 + num_planes, width)
         self._dtype, self._device = dtype, device

@@ -20,9 +20,7 @@ class EngineError(Exception):
 class RequestError(EngineError):
     """One request was refused. `message` tells its author what to do; it never holds a path, address or payload."""
 
-    def __init__(
-        self, kind: ErrorKind, message: str, *, param: str | None = None, code: str | None = None
-    ) -> None:
+    def __init__(self, kind: ErrorKind, message: str, *, param: str | None = None, code: str | None = None) -> None:
         super().__init__(message)
         self.kind: ErrorKind = kind
         self.message = message

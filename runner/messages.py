@@ -225,7 +225,7 @@ class VideoUsage(Message, frozen=True, kw_only=True):
     timestamps_s: tuple[float, ...]
     size: tuple[int, int]
     fps: float | None
-    dropped_frames: int = 0
+    broken_frames: int = 0
 
 
 class PromptUsage(Message, frozen=True, kw_only=True):
@@ -321,9 +321,7 @@ class Fatal(Message, frozen=True, kw_only=True):
     message: str
 
 
-FromEngine = (
-    EngineInfo | Loading | Accepted | Rejected | Progress | StepOutput | Rendered | Stats | Fatal
-)
+FromEngine = EngineInfo | Loading | Accepted | Rejected | Progress | StepOutput | Rendered | Stats | Fatal
 
 
 # ------------------------------------------------------------------------------------------------------- wire form

@@ -1,8 +1,8 @@
-"""Lays out a prompt: token ids with exactly the kept placeholders, and int64 positions. Owns the one place where pruning
-meets the prompt; knows no model and no scheduler.
+"""Lays out a prompt: token ids with exactly the kept placeholders, and int64 positions. Owns the one place where
+pruning meets the prompt; knows no model and no scheduler.
 
-The dense prompt is laid out first, positions are computed on it, and the rows of dropped cells are then taken out of all
-columns at once: a kept cell keeps its position, and what follows continues where the dense prompt would.
+The dense prompt is laid out first, positions are computed on it, and the rows of dropped cells are then taken out of
+all columns at once: a kept cell keeps its position, and what follows continues where the dense prompt would.
 """
 
 from __future__ import annotations
@@ -134,5 +134,3 @@ def prune_prompt(
         rank=rank[keep],
         next_position=int(positions.max()) + 1 if length else 0,
     )
-
-

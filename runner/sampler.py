@@ -96,7 +96,8 @@ def _apply_controls(logits: torch.Tensor, row: SampleRow) -> torch.Tensor:
 
 
 def filtered_distribution(logits: torch.Tensor, drawing: Drawing) -> tuple[torch.Tensor, torch.Tensor]:
-    """What top_k, top_p and min_p leave of one row at its temperature: weights (n,) float64, falling, and token ids (n,).
+    """What top_k, top_p and min_p leave of one row at its temperature: weights (n,) float64, falling, and token ids
+    (n,).
 
     top_p keeps the smallest set of most likely tokens whose share reaches it, and always one; it is measured on what
     top_k left. min_p keeps tokens at least that share as likely as the best one. Weights are not renormalised.

@@ -1,4 +1,5 @@
-"""How one sequence draws its tokens, with every default settled. Owns the checks of a request's values; draws nothing."""
+"""How one sequence draws its tokens, with every default settled. Owns the checks of a request's values; draws
+nothing."""
 
 from __future__ import annotations
 
@@ -36,9 +37,10 @@ class Drawing:
 
 
 def settle_sampling(
-    wanted: SamplingParams, defaults: GenerationDefaults, *, vocab_size: int, room: int, seed: int
+    wanted: SamplingParams, defaults: GenerationDefaults, *, vocab_size: int, room: int, seed: int, stream: int = 0
 ) -> Drawing:
-    """Put the request's values over the checkpoint's. `room` is how many tokens the context still has.
+    """Put the request's values over the checkpoint's. `room` is how many tokens the context still has; `stream` tells
+    the n answers of one seed apart.
 
     Raises RequestError naming the first value out of bounds.
     """
@@ -57,7 +59,7 @@ def settle_sampling(
         presence_penalty=over(wanted.presence_penalty, 0.0),
         frequency_penalty=over(wanted.frequency_penalty, 0.0),
         logit_bias=tuple(sorted((wanted.logit_bias or {}).items())),
-        seed=seed if wanted.seed is None else wanted.seed % 2**64,
+        seed=(seed + stream) % 2**64,
         max_tokens=min(max_tokens, room) if wanted.max_tokens is None else max_tokens,
         min_tokens=wanted.min_tokens,
         stop_token_ids=frozenset(wanted.stop_token_ids),

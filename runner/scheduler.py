@@ -75,7 +75,8 @@ class Scheduler:
     # ------------------------------------------------------------------------------------------------- one step
 
     def schedule(self) -> StepPlan:
-        """Plan the next step. Every returned row has its page, and every visual row its encoding by the time it runs."""
+        """Plan the next step. Every returned row has its page, and every visual row its encoding by the time it
+        runs."""
         tokens = self._config.max_num_batched_tokens
         patches = self._config.max_encoder_patches
         encoder: list[EncoderWork] = []
@@ -211,6 +212,4 @@ def _order(sequence: Sequence) -> tuple[int, int]:
 
 
 def _rows_of(sequence: Sequence, stop: int) -> RowsWork:
-    return RowsWork(
-        sequence=sequence, start=sequence.num_computed_tokens, stop=stop, samples=stop == len(sequence)
-    )
+    return RowsWork(sequence=sequence, start=sequence.num_computed_tokens, stop=stop, samples=stop == len(sequence))

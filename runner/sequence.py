@@ -1,5 +1,5 @@
-"""The state of one answer while it is being made. Owns what changes from step to step; knows no tensors but its prompt's
-arrays and decides nothing."""
+"""The state of one answer while it is being made. Owns what changes from step to step; knows no tensors but its
+prompt's arrays and decides nothing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Phase = Literal["waiting", "running", "finished"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """request_id and index name it; arrival orders it. num_computed_tokens <= len(self): rows whose keys lie in pages."""
+    """request_id and index name it; arrival orders it. num_computed_tokens <= len(self): rows whose keys lie in
+    pages."""
 
     request_id: str
     index: int

@@ -12,9 +12,9 @@ import torch
 from attention.protocol import PlannedAttention
 from runner.items import MediaItem
 from runner.messages import ChatMessage, VideoOptions
-from vision.cage import DecodeRequest
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid
+from vision.request import DecodeRequest
 from vision.towers.packed import EncodedCells, PatchBatch
 
 Kind = Literal["image", "video"]

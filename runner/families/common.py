@@ -43,13 +43,17 @@ def generation_defaults(model: Any, *, suppressed: tuple[int, ...]) -> Generatio
     )
 
 
-def sampling_policy(options: VideoOptions, processor: Any, multiple_of: int) -> SamplingPolicy:
+def sampling_policy(
+    options: VideoOptions, processor: Any, *, frames_per_slot: int, multiple_of: int = 1
+) -> SamplingPolicy:
     """A family's default rate and bounds with the request's over them; fps and max_frames together are both bounds."""
     max_frames = processor.max_frames if options.max_frames is None else min(options.max_frames, processor.max_frames)
     if options.max_tokens is not None:
         if options.max_tokens < 1:
-            raise InvalidMediaOptionError(f"max_tokens must be at least 1, got {options.max_tokens}", param="max_tokens")
-        max_frames = min(max_frames, options.max_tokens * multiple_of)  # a slot takes at least one token
+            raise InvalidMediaOptionError(
+                f"max_tokens must be at least 1, got {options.max_tokens}", param="max_tokens"
+            )
+        max_frames = min(max_frames, options.max_tokens * frames_per_slot)  # a slot takes at least one token
     fps = processor.fps if options.fps is None and options.num_frames is None else options.fps
     return SamplingPolicy(
         fps=fps,

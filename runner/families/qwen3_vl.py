@@ -1,5 +1,5 @@
-"""Qwen3-VL: a clip is written slot by slot with timestamps; interleaved M-RoPE; deepstack planes. Owns what is particular
-to the family; the engine around it knows none of this."""
+"""Qwen3-VL: a clip is written slot by slot with timestamps; interleaved M-RoPE; deepstack planes. Owns what is
+particular to the family; the engine around it knows none of this."""
 
 from __future__ import annotations
 
@@ -22,11 +22,10 @@ from runner.families.base import (
 from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy
 from runner.items import MediaItem
 from runner.messages import ChatMessage, VideoOptions
-from vision.cage import DecodeRequest
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid, pixel_values
+from vision.request import DecodeRequest
 from vision.resize import ImageSmartResize, VideoSmartResize
-from vision.sampling import SamplingPolicy
 from vision.towers.packed import EncodedCells, PatchBatch, patch_places
 from vision.towers.qwen3_vl import encode_packed
 
@@ -88,12 +87,11 @@ class Qwen3VL:
             min_pixels=options.min_pixels or min_pixels,
             max_pixels=total,
             # transformers leaves this unset in released checkpoints, but they were trained with the cap.
-            cap_pixels_per_frame=video.cap_pixels_per_frame is not False,
+            cap_pixels_per_frame="off" if video.cap_pixels_per_frame is False else "on",
             max_video_tokens=video.max_video_tokens if options.max_pixels is None else options.max_pixels // cell,
         )
-        return DecodeRequest(
-            kind="video", sampling=sampling_policy(options, video, self._temporal), resize=resize
-        )
+        sampling = sampling_policy(options, video, frames_per_slot=self._temporal)
+        return DecodeRequest(kind="video", sampling=sampling, resize=resize)
 
     def patch_grid(self, frames: VideoFrames) -> PatchGrid:
         return PatchGrid.from_frames(
@@ -126,8 +124,8 @@ class Qwen3VL:
         return ItemText(text="".join(texts), runs=runs)
 
     def positions(self, length: int, spans: Sequence[DenseSpan], items: Sequence[MediaItem]) -> np.ndarray:
-        """Text counts on along all axes at once; a slot's cells stand at (t, t + row, t + column), and the text after it
-        continues at the larger side.
+        """Text counts on along all axes at once; a slot's cells stand at (t, t + row, t + column), and the text after
+        it continues at the larger side.
 
         Worked example, 1 text row, a slot of 2 x 3 cells, 1 text row: t 0 1 1 1 1 1 1 4, h 0 1 1 1 2 2 2 4,
         w 0 1 2 3 1 2 3 4.
@@ -206,6 +204,5 @@ def slot_times(grid: PatchGrid) -> list[float]:
 
     Worked example: frames at 0, 0.5, 1.0 in slots of two (the last frame repeated): 0.25, 1.0.
     """
-    size = grid.temporal_patch_size
-    times = [*grid.times_s, *[grid.times_s[-1]] * (-len(grid.times_s) % size)]
+    size, times = grid.temporal_patch_size, grid.times_s
     return [(times[i] + times[i + size - 1]) / 2 for i in range(0, len(times), size)]

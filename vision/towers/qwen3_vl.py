@@ -1,5 +1,6 @@
-"""Qwen3-VL's vision tower over packed patches, with deepstack. Reuses the tower's own submodules; owns only how rows are
-placed and attended. Source: the Qwen3-VL technical report and transformers' modules, which tests hold it against."""
+"""Qwen3-VL's vision tower over packed patches, with deepstack. Reuses the tower's own submodules; owns only how rows
+are placed and attended. Source: the Qwen3-VL technical report and transformers' modules, which tests hold it
+against."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def _attention(attn: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Te
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding in float32. x: (R, H, K); cos, sin: (R, 1, K / 2) of the angle that turns pair (i, i + K / 2)."""
+    """Rotary embedding in float32. x: (R, H, K); cos, sin: (R, 1, K / 2) of the angle that turns pair (i, i + K /
+    2)."""
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 

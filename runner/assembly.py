@@ -1,0 +1,110 @@
+"""Puts an engine together from its settings. Owns the order in which parts are made; each part's work is its own."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import torch
+
+from attention.protocol import AttentionBackend, KVLayout
+from attention.sdpa import SdpaBackend
+from runner.admission import Admission, Limits
+from runner.capacity import Capacity, free_memory_bytes, plan_capacity
+from runner.config import EngineConfig
+from runner.encoder_store import EncoderStore
+from runner.engine import Engine
+from runner.loader import LoadedModel, OnProgress, load_model
+from runner.messages import EngineInfo
+from runner.model_runner import ModelRunner
+from runner.pages import PagePool
+from runner.scheduler import Scheduler
+from vision.cage import DecodePool
+from vision.limits import DecodeLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Assembled:
+    """A whole engine, ready to step, and what it may tell its client about itself."""
+
+    engine: Engine
+    admission: Admission
+    pool: DecodePool
+    pages: PagePool
+    store: EncoderStore
+    info: EngineInfo
+
+
+def assemble(config: EngineConfig, on_progress: OnProgress) -> Assembled:
+    """Raises EngineStartError with what to do when the model cannot be served."""
+    started = time.monotonic()
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    pool = DecodePool(_decode_limits(config), workers=config.decode.workers)
+    loaded = load_model(config, on_progress)
+    shape = loaded.family.shape
+    capacity = plan_capacity(config, shape, loaded.dtype, loaded.device, free_memory_bytes(loaded.device))
+    pages = PagePool(capacity.kv.num_pages)
+    store = EncoderStore(
+        max_bytes=capacity.encoder_cache_bytes,
+        num_planes=shape.num_planes,
+        width=shape.hidden_size,
+        dtype=loaded.dtype,
+        device=loaded.device,
+    )
+    runner = ModelRunner(config, loaded.family, _backend(capacity.kv), store, max_model_len=capacity.max_model_len)
+    limits = Limits(
+        max_model_len=capacity.max_model_len,
+        max_positions=shape.max_positions,
+        kv_tokens=capacity.kv.num_pages * config.page_size,
+        max_media_items=config.max_media_items,
+    )
+    return Assembled(
+        engine=Engine(Scheduler(config, pages, store), runner),
+        admission=Admission(loaded.family, loaded.tokenizer, pool, store, limits),
+        pool=pool,
+        pages=pages,
+        store=store,
+        info=_describe(config, loaded, capacity, time.monotonic() - started),
+    )
+
+
+def _backend(layout: KVLayout) -> AttentionBackend:
+    return SdpaBackend(layout)
+
+
+def _decode_limits(config: EngineConfig) -> DecodeLimits:
+    wanted = config.decode
+    return DecodeLimits(
+        max_bytes=wanted.max_bytes,
+        max_pixels_per_frame=wanted.max_pixels_per_frame,
+        max_frames=wanted.max_frames,
+        max_duration_s=wanted.max_duration_s,
+        max_frame_list=wanted.max_frame_list,
+        decode_timeout_s=wanted.decode_timeout_s,
+        max_child_memory_bytes=wanted.max_child_memory_bytes,
+    )
+
+
+def _describe(config: EngineConfig, loaded: LoadedModel, capacity: Capacity, load_s: float) -> EngineInfo:
+    family = loaded.family
+    return EngineInfo(
+        model=config.served_name,
+        family=family.name,
+        device=str(loaded.device),
+        dtype=str(loaded.dtype).removeprefix("torch."),
+        parameters=loaded.parameters,
+        vocab_size=family.shape.vocab_size,
+        max_model_len=capacity.max_model_len,
+        page_size=config.page_size,
+        num_pages=capacity.kv.num_pages,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_media_items=config.max_media_items,
+        modalities=family.modalities,
+        eos_token_ids=family.defaults.eos_token_ids,
+        default_max_tokens=family.defaults.max_tokens,
+        tokenizer_json=loaded.tokenizer.json,
+        load_s=load_s,
+        notes=capacity.notes,
+    )

@@ -1,0 +1,104 @@
+"""The engine's loop: schedule, run, commit. Owns the sequences in flight and what becomes of their tokens; knows no
+sockets, no pictures and no threads but the one that calls it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from runner.messages import Delta, FinishReason, TokenLogprob
+from runner.model_runner import ModelRunner, StepResult
+from runner.sampler import Sampled
+from runner.scheduler import Scheduler, StepPlan
+from runner.sequence import Sequence, SequenceId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepReport:
+    """What a step gave: deltas for clients, and prefilling sequences whose progress was asked for."""
+
+    deltas: tuple[Delta, ...]
+    plan: StepPlan
+
+
+class Engine:
+    """The model's thread alone calls this."""
+
+    def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self._sequences: dict[SequenceId, Sequence] = {}
+        self.counters: Counter[str] = Counter()
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def add(self, sequences: Iterable[Sequence]) -> None:
+        for sequence in sequences:
+            self._sequences[sequence.id] = sequence
+            self.scheduler.add(sequence)
+
+    def step(self) -> StepReport:
+        plan = self.scheduler.schedule()
+        result = self.runner.run(plan)
+        return StepReport(deltas=self._commit(plan, result), plan=plan)
+
+    def abort(self, request_id: str, index: int | None) -> list[Delta]:
+        """End one answer, or all of a request's; unknown ids are no error: they may just have finished."""
+        ended = [
+            sequence
+            for sequence in self._sequences.values()
+            if sequence.request_id == request_id and index in (None, sequence.index)
+        ]
+        return [self._finish(sequence, "abort") for sequence in ended]
+
+    def fail(self, sequences: Iterable[Sequence], error: str) -> list[Delta]:
+        return [self._finish(sequence, "error", error=error) for sequence in list(sequences)]
+
+    def _commit(self, plan: StepPlan, result: StepResult) -> tuple[Delta, ...]:
+        deltas = []
+        tokens = iter(result.tokens)
+        for work in plan.rows:
+            self.scheduler.advance(work)
+            self.counters["prompt_tokens" if not work.sequence.output else "decode_rows"] += work.stop - work.start
+            if work.samples:
+                deltas.append(self._take_token(work.sequence, next(tokens)))
+        self.scheduler.drop_spent_encodings()
+        return tuple(deltas)
+
+    def _take_token(self, sequence: Sequence, drawn: Sampled) -> Delta:
+        self.counters["generation_tokens"] += 1
+        drawing, token = sequence.drawing, drawn.token_id
+        logprobs = () if drawn.logprob is None else (drawn.logprob,)
+        if token in drawing.eos_token_ids or token in drawing.stop_token_ids:
+            sequence.stop_token_id = token
+            return self._finish(sequence, "stop")
+        sequence.output.append(token)
+        if len(sequence.output) >= drawing.max_tokens:
+            return self._finish(sequence, "length", token_ids=(token,), logprobs=logprobs)
+        return Delta(request_id=sequence.request_id, index=sequence.index, token_ids=(token,), logprobs=logprobs)
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: FinishReason,
+        *,
+        token_ids: tuple[int, ...] = (),
+        logprobs: tuple[TokenLogprob, ...] = (),
+        error: str | None = None,
+    ) -> Delta:
+        self.scheduler.finish(sequence)
+        sequence.finish_reason = reason
+        del self._sequences[sequence.id]
+        self.counters[f"finished_{reason}"] += 1
+        return Delta(
+            request_id=sequence.request_id,
+            index=sequence.index,
+            token_ids=token_ids,
+            logprobs=logprobs,
+            finish_reason=reason,
+            stop_token_id=sequence.stop_token_id,
+            error=error,
+        )

@@ -1,0 +1,100 @@
+"""Runs one planned step on the device: encode, fill the inputs, route, decode, sample. Owns the order of these; decides
+neither what runs nor what becomes of the tokens."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from attention.protocol import AttentionBackend
+from runner.config import EngineConfig
+from runner.encoder_store import EncoderStore
+from runner.families.base import Family
+from runner.inputs import InputBuffers, StepInputs
+from runner.route import StepShape, route
+from runner.sampler import Sampled, SampleRow, sample
+from runner.scheduler import EncoderWork, RowsWork, StepPlan
+from vision.towers.packed import EncodedCells, PatchBatch, concatenate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepResult:
+    """One drawn token for each work that samples, in the plan's order."""
+
+    tokens: tuple[Sampled, ...]
+
+
+class ModelRunner:
+    """The model's thread alone calls this."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        family: Family,
+        backend: AttentionBackend,
+        store: EncoderStore,
+        *,
+        max_model_len: int,
+    ) -> None:
+        self._config = config
+        self._family = family
+        self._backend = backend
+        self._store = store
+        layout = backend.layout
+        embeds = torch.zeros(
+            (config.max_num_batched_tokens, family.shape.hidden_size), dtype=layout.dtype, device=layout.device
+        )
+        self._inputs = InputBuffers(config, family.shape, max_model_len, embeds)
+        self.routes: Counter[tuple[str, str]] = Counter()
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        if plan.encoder:
+            self._encode(plan.encoder)
+        if not plan.rows:
+            return StepResult(tokens=())
+        inputs = self._inputs.fill(plan.rows, self._store, self._family.embed)
+        hidden = self._forward(inputs, len(plan.rows))
+        sampling = [work for work in plan.rows if work.samples]
+        if not sampling:
+            return StepResult(tokens=())
+        logits = self._family.logits(hidden[inputs.sample_rows]).cpu()
+        return StepResult(tokens=tuple(sample(logits, [_sample_row(work) for work in sampling])))
+
+    def _forward(self, inputs: StepInputs, num_seqs: int) -> torch.Tensor:
+        num_visual = 0 if inputs.visual is None else len(inputs.visual.rows)
+        shape = StepShape(num_rows=len(inputs.embeds), num_seqs=num_seqs, num_visual=num_visual)
+        chosen = route(shape, policy=self._config.graphs, backend_graphs=self._backend.capabilities.graphs, captured=())
+        self.routes[chosen.mode, chosen.reason] += 1
+        planned = self._backend.plan(inputs.attention)
+        return self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned)
+
+    def _encode(self, work: Sequence[EncoderWork]) -> None:
+        """Encode the slots of all works as one packed batch and store the rows of their kept cells."""
+        batches = [self._family.patch_batch(w.item, w.slot_start, w.slot_stop) for w in work]
+        encoded = self._family.encode(_merge(batches))
+        start = 0
+        for w in work:
+            entry = self._store.get(w.item)
+            assert entry is not None and entry.next_slot == w.slot_start
+            keep = w.item.selection.keep[w.slot_start : w.slot_stop].reshape(-1)
+            rows = torch.from_numpy(np.flatnonzero(keep) + start).to(encoded.embeddings.device)
+            self._store.write(entry, _take(encoded, rows), w.slot_stop)
+            start += len(keep)
+
+
+def _merge(batches: Sequence[PatchBatch]) -> PatchBatch:
+    return batches[0] if len(batches) == 1 else concatenate(batches)
+
+
+def _take(cells: EncodedCells, rows: torch.Tensor) -> EncodedCells:
+    return EncodedCells(embeddings=cells.embeddings[rows], planes=tuple(plane[rows] for plane in cells.planes))
+
+
+def _sample_row(work: RowsWork) -> SampleRow:
+    sequence = work.sequence
+    return SampleRow(drawing=sequence.drawing, prompt=sequence.prompt.token_ids, output=sequence.output)

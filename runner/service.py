@@ -1,0 +1,162 @@
+"""An engine behind a socket: loads, answers, ends. Owns the threads and the hand-over between them; the thread that
+calls `serve` is the model's, and no other touches the model."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from runner.assembly import Assembled, assemble
+from runner.config import EngineConfig
+from runner.engine import Engine
+from runner.errors import EngineStartError
+from runner.messages import (
+    Abort,
+    Delta,
+    Fatal,
+    Generate,
+    GetStats,
+    Loading,
+    Progress,
+    Render,
+    Shutdown,
+    StepOutput,
+    ToEngine,
+)
+from runner.outbox import Outbox
+from runner.sequence import Sequence
+from runner.stats import collect_stats
+from runner.submissions import Submissions
+from runner.wire import read_to_engine
+
+log = logging.getLogger("evserve.engine")
+
+MAX_FAILED_STEPS = 3
+_INTERNAL = "the server failed while answering; the request may be sent again"
+
+
+def serve(sock: socket.socket, config: EngineConfig) -> None:
+    """Load the model and answer messages until told to stop or until the client's end closes."""
+    outbox = Outbox(sock)
+    with sock:
+        try:
+            assembled = assemble(config, lambda phase, done, total: _say_loading(outbox, phase, done, total))
+        except EngineStartError as error:
+            outbox.send(Fatal(kind="invalid", message=str(error)))
+            return
+        except Exception:
+            log.exception("the engine cannot start")
+            outbox.send(Fatal(kind="internal", message="the engine cannot start; its log says why"))
+            return
+        with assembled.pool:
+            Service(sock, outbox, assembled, config).run()
+
+
+def _say_loading(outbox: Outbox, phase: str, done: int, total: int) -> None:
+    outbox.send(Loading(phase=phase, done=done, total=total))
+
+
+class Service:
+    """One loaded engine and its client."""
+
+    def __init__(self, sock: socket.socket, outbox: Outbox, assembled: Assembled, config: EngineConfig) -> None:
+        self._socket = sock
+        self._outbox = outbox
+        self._assembled = assembled
+        self._engine: Engine = assembled.engine
+        self._mailbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._stop_at: float | None = None
+        self._submissions = Submissions(
+            assembled.admission,
+            outbox,
+            lambda sequences: self._mailbox.put(lambda: self._engine.add(sequences)),
+            threads=config.decode.workers * 2,
+            max_pending=config.max_waiting,
+        )
+
+    def run(self) -> None:
+        self._outbox.send(self._assembled.info)
+        reader = threading.Thread(target=self._read_forever, name="evs-reader", daemon=True)
+        reader.start()
+        try:
+            failures = 0
+            while not self._is_over():
+                self._take_mail(block=not self._engine.has_work)
+                if self._engine.has_work:
+                    failures = 0 if self._step() else failures + 1
+                if failures >= MAX_FAILED_STEPS:
+                    self._outbox.send(Fatal(kind="internal", message="the model fails at every step; see the log"))
+                    return
+        finally:
+            self._submissions.close()
+            self._socket.shutdown(socket.SHUT_RDWR)
+            reader.join()
+
+    # --------------------------------------------------------------------------------------------- the model's thread
+
+    def _is_over(self) -> bool:
+        if self._stop_at is None:
+            return False
+        idle = not self._engine.has_work and self._submissions.num_pending == 0
+        return idle or time.monotonic() >= self._stop_at
+
+    def _take_mail(self, *, block: bool) -> None:
+        """Do what other threads asked for; when there is nothing else to do, wait for them."""
+        try:
+            timeout = None if self._stop_at is None else 0.05
+            self._mailbox.get(block=block, timeout=timeout if block else None)()
+            while True:
+                self._mailbox.get_nowait()()
+        except queue.Empty:
+            return
+
+    def _step(self) -> bool:
+        """One step; a failing one ends the sequences that ran in it and no others. False when it failed."""
+        try:
+            report = self._engine.step()
+        except Exception:
+            log.exception("a step failed")
+            self._send(self._engine.fail(list(self._engine.scheduler.running), _INTERNAL))
+            return False
+        self._send(report.deltas)
+        for sequence in {work.sequence for work in report.plan.rows if work.sequence.wants_progress}:
+            if not sequence.output or len(sequence.output) == 1:
+                self._say_prefill(sequence)
+        return True
+
+    def _say_prefill(self, sequence: Sequence) -> None:
+        total = len(sequence.prompt)
+        done = min(sequence.num_computed_tokens, total)
+        self._outbox.send(Progress(request_id=sequence.request_id, phase="prefill", done=done, total=total))
+
+    def _send(self, deltas: tuple[Delta, ...] | list[Delta]) -> None:
+        if deltas:
+            self._outbox.send(StepOutput(deltas=tuple(deltas)))
+
+    # --------------------------------------------------------------------------------------------- the reader's thread
+
+    def _read_forever(self) -> None:
+        while (message := read_to_engine(self._socket)) is not None:
+            self._receive(message)
+        self._mailbox.put(lambda: self._stop(0.0))
+
+    def _receive(self, message: ToEngine) -> None:
+        match message:
+            case Generate() | Render():
+                self._submissions.start(message, num_waiting=self._engine.scheduler.num_waiting)
+            case Abort(request_id=request_id, index=index):
+                self._submissions.cancel(
+                    request_id, lambda: self._mailbox.put(lambda: self._send(self._engine.abort(request_id, index)))
+                )
+            case GetStats(request_id=request_id):
+                self._outbox.send(collect_stats(request_id, self._assembled, self._submissions))
+            case Shutdown(grace_s=grace_s):
+                self._submissions.refuse_new()
+                self._mailbox.put(lambda: self._stop(grace_s))
+
+    def _stop(self, grace_s: float) -> None:
+        self._stop_at = time.monotonic() + grace_s

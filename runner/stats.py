@@ -1,0 +1,36 @@
+"""The engine's counters and gauges by their public names: vLLM's where they mean the same, `evs:` for our own. Owns
+the names; counts nothing itself."""
+
+from __future__ import annotations
+
+from runner.assembly import Assembled
+from runner.messages import Stats
+from runner.submissions import Submissions
+
+
+def collect_stats(request_id: str, assembled: Assembled, submissions: Submissions) -> Stats:
+    """A snapshot; read beside the model's thread, so that its parts may be a step apart."""
+    engine, scheduler = assembled.engine, assembled.engine.scheduler
+    counters: dict[str, float] = {
+        "vllm:prompt_tokens_total": engine.counters["prompt_tokens"],
+        "vllm:generation_tokens_total": engine.counters["generation_tokens"],
+        "vllm:num_preemptions_total": scheduler.events["preemptions"],
+        "evs:submissions_cancelled_total": submissions.counters["cancelled"],
+    }
+    for reason in ("stop", "length", "abort", "error"):
+        counters[f'vllm:request_success_total{{finished_reason="{reason}"}}'] = engine.counters[f"finished_{reason}"]
+    for name, count in list(submissions.counters.items()):
+        if name.startswith("rejected_"):
+            counters[f'evs:requests_rejected_total{{kind="{name.removeprefix("rejected_")}"}}'] = count
+    for (mode, reason), count in list(engine.runner.routes.items()):
+        counters[f'evs:steps_total{{mode="{mode}",reason="{reason}"}}'] = count
+    pages = assembled.pages
+    gauges: dict[str, float] = {
+        "vllm:num_requests_running": len(scheduler.running),
+        "vllm:num_requests_waiting": scheduler.num_waiting + submissions.num_pending,
+        "vllm:kv_cache_usage_perc": 1 - pages.num_free / pages.num_pages,
+        "evs:kv_pages_free": pages.num_free,
+        "evs:kv_pages_total": pages.num_pages,
+        "evs:encoder_outputs_held": len(assembled.store),
+    }
+    return Stats(request_id=request_id, counters=counters, gauges=gauges)

@@ -1,0 +1,53 @@
+"""What a request is told it was given and billed for. Owns the counting of prompts and clips; knows no answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from runner.items import MediaItem
+from runner.messages import EvsUsage, PromptUsage, VideoUsage
+from runner.prompt import Prompt
+
+
+def prompt_usage(prompt: Prompt, items: Sequence[MediaItem]) -> PromptUsage:
+    """Counts read off the prompt itself: what is billed is what the model reads."""
+    videos = [item for item in items if item.kind == "video"]
+    rows = np.bincount(prompt.item[prompt.item >= 0], minlength=len(items)).tolist()
+    by_kind = {"image": 0, "video": 0}
+    for item, count in zip(items, rows, strict=True):
+        assert count == item.selection.kept, f"{count} placeholder rows for {item.selection.kept} kept cells"
+        by_kind[item.kind] += count
+    return PromptUsage(
+        prompt_tokens=len(prompt),
+        image_tokens=by_kind["image"],
+        video_tokens=by_kind["video"],
+        evs=_evs_usage(videos) if videos else None,
+        video=tuple(_video_usage(item) for item in videos),
+    )
+
+
+def _evs_usage(videos: Sequence[MediaItem]) -> EvsUsage:
+    selections = [item.selection for item in videos]
+    return EvsUsage(
+        method=selections[0].method,
+        frames=sum(len(item.frames.times_s) for item in videos),
+        slots=sum(s.slots for s in selections),
+        cells=sum(s.cells for s in selections),
+        kept=sum(s.kept for s in selections),
+        kept_per_slot=tuple(s.kept_per_slot for s in selections),
+        encoder="full",
+        encoder_cells=sum(s.cells for s in selections),
+    )
+
+
+def _video_usage(item: MediaItem) -> VideoUsage:
+    frames = item.frames
+    return VideoUsage(
+        duration_s=frames.duration_s,
+        timestamps_s=frames.times_s,
+        size=frames.size,
+        fps=frames.sampled_fps,
+        broken_frames=frames.num_broken,
+    )
