@@ -1,0 +1,142 @@
+"""The life of one decoding child: take limits, read the job, decode, write frames, answer, end.
+
+Runs only in a process forked by `vision.forkserver`. Knows nothing of the pool, of deadlines or of other jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import pickle
+import resource
+import socket
+import sys
+import traceback
+from pathlib import Path
+
+import av.logging
+import msgspec
+import torch
+from PIL import Image
+
+from vision.color import Pixels
+from vision.decode import decode_file
+from vision.errors import MediaError, MediaTooLargeError
+from vision.images import decode_pictures
+from vision.limits import DecodeLimits
+from vision.request import HELLO, FailureReport, FramesReport, Job, Report
+from vision.resize import resize_frames
+
+MAX_OPEN_FILES = 64
+
+
+class MemorySink:
+    """Writes frames one after the other into a file descriptor."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._frame_bytes = 0
+
+    def begin(self, num_frames: int, height: int, width: int) -> None:
+        self._frame_bytes = 3 * height * width
+        os.ftruncate(self._fd, 0)
+        os.ftruncate(self._fd, num_frames * self._frame_bytes)
+
+    def put(self, position: int, pixels: Pixels) -> None:
+        view = memoryview(pixels.data).cast("B")
+        written = 0
+        while written < len(view):
+            written += os.pwrite(self._fd, view[written:], position * self._frame_bytes + written)
+
+
+def warm_up() -> None:
+    """Do once, before any fork, what torch and FFmpeg do lazily; start no thread."""
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    av.logging.set_level(None)
+    # Our own limit on pixels is checked from the header, before any pixel is decoded.
+    Image.MAX_IMAGE_PIXELS = None
+    for interpolation in ("bilinear", "bicubic"):
+        resize_frames(torch.zeros(3, 8, 8, dtype=torch.uint8), (4, 4), interpolation=interpolation)
+
+
+def run_job(job_fd: int, input_fd: int, output_fd: int) -> None:
+    """Send a pidfd of ourselves (so that the parent can kill exactly us), then do the job and answer."""
+    with socket.socket(fileno=job_fd) as channel:
+        own_pidfd = os.pidfd_open(os.getpid())
+        socket.send_fds(channel, [HELLO], [own_pidfd])
+        os.close(own_pidfd)
+        # Pickle is safe in this direction only: the job comes from our own parent. The answer goes back as JSON.
+        job: Job = pickle.loads(_read_all(channel))
+        report = _answer(job, input_fd, output_fd)
+        channel.sendall(msgspec.json.encode(report))
+
+
+def _answer(job: Job, input_fd: int, output_fd: int) -> Report:
+    try:
+        _take_limits(job.limits)
+        return _decode(job, input_fd, MemorySink(output_fd))
+    except MediaError as error:
+        param = getattr(error, "param", None)
+        return FailureReport(error=type(error).__name__, message=error.message, param=param)
+    except Exception as error:
+        if not _is_memory_shortage(error):
+            return _own_fault()
+        limit = job.limits.max_child_memory_bytes >> 20
+        message = f"decoding this item needs more than the limit of {limit} MiB of memory; scale it down or cut it"
+        return FailureReport(error=MediaTooLargeError.__name__, message=message)
+
+
+def _is_memory_shortage(error: Exception) -> bool:
+    """Python, FFmpeg, torch and the kernel each say it in their own way."""
+    return (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) in (errno.ENOMEM, errno.EFBIG)
+        or (isinstance(error, RuntimeError) and "alloc" in str(error))
+    )
+
+
+def _own_fault() -> FailureReport:
+    traceback.print_exc(file=sys.stderr)
+    return FailureReport(error="DecodeCrashedError", message="the media could not be decoded: the decoder failed on it")
+
+
+def _decode(job: Job, input_fd: int, sink: MemorySink) -> FramesReport:
+    with io.FileIO(input_fd, "rb", closefd=False) as file:
+        file.seek(0)
+        if job.picture_sizes is None:
+            return decode_file(file, job.request, limits=job.limits, sink=sink)
+        pictures = [file.read(size) or b"" for size in job.picture_sizes]
+        return decode_pictures(pictures, job.list_fps, job.request, limits=job.limits, sink=sink)
+
+
+def _take_limits(limits: DecodeLimits) -> None:
+    """Bound memory, processor time, open files and file size; dump no core; be the first to go when memory is short."""
+    memory = _address_space_bytes() + limits.max_child_memory_bytes
+    cpu_s = int(limits.decode_timeout_s) + 2
+    for kind, bound in (
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_CPU, cpu_s),
+        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
+        (resource.RLIMIT_FSIZE, limits.max_child_memory_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(kind)
+        allowed = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
+        resource.setrlimit(kind, (allowed, allowed))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def _address_space_bytes() -> int:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    return pages * resource.getpagesize()
+
+
+def _read_all(channel: socket.socket) -> bytes:
+    parts = []
+    while part := channel.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)

@@ -1,0 +1,116 @@
+"""From frames to what a patch-based vision tower reads: slots, cells and normalised pixel values.
+
+Knows nothing of decoding, of models, or of which cells will be looked at.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from vision.frames import VideoFrames
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class PatchGrid:
+    """A clip cut into T slots of h x w cells; a cell is merge_size x merge_size patches.
+
+    pixels: (T * temporal_patch_size, 3, H, W) uint8; the last real frame is repeated to fill the last slot.
+    times_s: one time a frame of `pixels`; padding has the time of the frame it repeats.
+    """
+
+    pixels: npt.NDArray[np.uint8]
+    times_s: tuple[float, ...]
+    temporal_patch_size: int
+    patch_size: int
+    merge_size: int
+
+    def __post_init__(self) -> None:
+        frames, _, height, width = self.pixels.shape
+        cell = self.patch_size * self.merge_size
+        if frames % self.temporal_patch_size or frames != len(self.times_s):
+            raise ValueError(
+                f"{frames} frames and {len(self.times_s)} times do not fill slots of {self.temporal_patch_size} frames"
+            )
+        if height % cell or width % cell:
+            raise ValueError(f"{width}x{height} pixels do not divide into cells of {cell}x{cell}")
+
+    @classmethod
+    def from_frames(
+        cls, frames: VideoFrames, *, temporal_patch_size: int, patch_size: int, merge_size: int
+    ) -> PatchGrid:
+        """Pad the clip to whole slots; copies pixels only when padding is needed."""
+        padding = -len(frames.pixels) % temporal_patch_size
+        pixels = frames.pixels
+        if padding:
+            pixels = np.concatenate([pixels, np.repeat(pixels[-1:], padding, axis=0)])
+        return cls(
+            pixels=pixels, times_s=frames.times_s + frames.times_s[-1:] * padding,
+            temporal_patch_size=temporal_patch_size, patch_size=patch_size, merge_size=merge_size,
+        )  # fmt: skip
+
+    @property
+    def slots(self) -> int:
+        """T."""
+        return len(self.pixels) // self.temporal_patch_size
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(h, w) in cells."""
+        cell = self.patch_size * self.merge_size
+        return self.pixels.shape[2] // cell, self.pixels.shape[3] // cell
+
+    @property
+    def cells_per_slot(self) -> int:
+        """P = h * w."""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def patches_per_slot(self) -> int:
+        return self.cells_per_slot * self.merge_size**2
+
+    @property
+    def patch_grid(self) -> tuple[int, int, int]:
+        """(T, rows, columns) in patches: one row of transformers' `*_grid_thw`."""
+        return self.slots, self.grid[0] * self.merge_size, self.grid[1] * self.merge_size
+
+
+def pixel_values(
+    grid: PatchGrid,
+    slot_start: int,
+    slot_stop: int,
+    *,
+    mean: Sequence[float],
+    std: Sequence[float],
+    rescale: float = 1 / 255,
+) -> torch.Tensor:
+    """Normalised patches of slots [slot_start, slot_stop): (n, 3 * temporal * patch * patch) float32.
+
+    n = slots x patches_per_slot. Patches stand slot by slot, then cell by cell in reading order, then inside a cell in
+    reading order: a cell's patches are neighbours. Bit-equal to transformers' Qwen processors for these slots.
+    """
+    if not 0 <= slot_start <= slot_stop <= grid.slots:
+        raise ValueError(f"slots [{slot_start}, {slot_stop}) are not inside [0, {grid.slots})")
+    temporal, patch, merge = grid.temporal_patch_size, grid.patch_size, grid.merge_size
+    (h, w), slots = grid.grid, slot_stop - slot_start
+    pixels = torch.from_numpy(grid.pixels[slot_start * temporal : slot_stop * temporal])
+    cut = pixels.view(slots, temporal, 3, h, merge, patch, w, merge, patch)
+    ordered = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)  # (slots, h, w, merge, merge, 3, temporal, patch, patch)
+    rows = ordered.reshape(slots * h * w * merge * merge, 3, temporal * patch * patch)
+    # The rescale is folded into mean and std in float32, as the processors do; any other order rounds differently.
+    shift = torch.tensor(list(mean)) * (1.0 / rescale)
+    scale = torch.tensor(list(std)) * (1.0 / rescale)
+    normalised = rows.to(torch.float32).sub_(shift.view(3, 1)).div_(scale.view(3, 1))
+    return normalised.view(len(rows), -1)
+
+
+def pixels_sha256(grid: PatchGrid) -> str:
+    """Hex digest of shape and pixels, padding included: equal digests mean equal input to the tower."""
+    digest = hashlib.sha256(repr(grid.pixels.shape).encode())
+    digest.update(np.ascontiguousarray(grid.pixels).data)
+    return digest.hexdigest()

@@ -1,0 +1,239 @@
+"""The parent's side of the fork server: start it, hand it jobs, watch each child, kill it when its time is up.
+
+Knows nothing of media: a job is something to pickle, an answer is bytes. Linux only (memfd, pidfd).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pickle
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from vision.errors import DecodeCancelledError, DecodeCrashedError, DecodeDeadlineError
+from vision.forkserver import READY
+from vision.request import HELLO, Job
+
+START_TIMEOUT_S = 120.0
+POLL_S = 0.05
+FORK_TIMEOUT_S = 10.0
+EXIT_WAIT_S = 2.0
+NICENESS = 5
+MAX_ANSWER_BYTES = 16 << 20
+
+# Isolated (-I), with our own search path: neither the caller's main module nor its environment is read.
+_BOOT = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from vision.forkserver import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+)
+_KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class ServerLostError(Exception):
+    """The fork server is gone; a new one may be started."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Reasons to stop waiting for a job, other than time."""
+
+    cancel: threading.Event | None
+    closed: threading.Event
+
+    def check(self) -> None:
+        """Raise DecodeCancelledError when nobody waits any more."""
+        if self.closed.is_set():
+            raise DecodeCancelledError("decoding was cancelled: the server is stopping")
+        if self.cancel is not None and self.cancel.is_set():
+            raise DecodeCancelledError("decoding was cancelled")
+
+
+class ForkServer:
+    """Runs jobs in children of a small single-threaded process; starts a new one if it dies."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process = _Server()
+
+    def run(self, job: Job, input_fd: int, output_fd: int, watch: Watch) -> bytes:
+        """The child's whole answer; empty if it died without one.
+
+        Raises DecodeDeadlineError and DecodeCancelledError after killing the child.
+        """
+        for attempt in (1, 2):
+            server = self._current()
+            try:
+                server.wait_ready(watch)
+                channel = server.fork(input_fd, output_fd)
+                break
+            except ServerLostError as error:
+                if attempt == 2:
+                    raise DecodeCrashedError("the media could not be decoded: no decoding process starts") from error
+        with channel:
+            return _attend(server, channel, job, watch)
+
+    def close(self) -> None:
+        with self._lock:
+            self._process.stop()
+
+    def _current(self) -> _Server:
+        with self._lock:
+            if self._process.lost.is_set():
+                self._process.stop()
+                self._process = _Server()
+            return self._process
+
+
+class _Server:
+    """One fork server process and the socket that jobs are handed over by."""
+
+    def __init__(self) -> None:
+        self.lost = threading.Event()
+        self._ready = threading.Event()
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = _launch(theirs.fileno())
+
+    def wait_ready(self, watch: Watch) -> None:
+        """Block until the server has imported what children need. Raises ServerLostError."""
+        while not self._ready.is_set():
+            watch.check()
+            with self._lock:
+                if self._ready.is_set():
+                    return
+                if _is_readable(self._control.fileno(), POLL_S):
+                    self._read_ready()
+                elif time.monotonic() - self._started > START_TIMEOUT_S:
+                    self._give_up("it did not get ready in time")
+
+    def fork(self, input_fd: int, output_fd: int) -> socket.socket:
+        """Have a child forked; the socket to it. Raises ServerLostError."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            try:
+                with self._lock:
+                    socket.send_fds(self._control, [b"job"], [theirs.fileno(), input_fd, output_fd])
+            except OSError as error:
+                ours.close()
+                self._give_up(str(error))
+        return ours
+
+    def stop(self) -> None:
+        """End the process: it leaves when its control socket closes, and its children die with it."""
+        with self._lock:
+            self._control.close()
+            try:
+                self._process.wait(timeout=EXIT_WAIT_S if self._ready.is_set() else 0.0)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+
+    def _read_ready(self) -> None:
+        try:
+            answer = self._control.recv(len(READY))
+        except OSError as error:
+            self._give_up(str(error))
+        if answer != READY:
+            self._give_up("it ended while starting")
+        self._ready.set()
+
+    def _give_up(self, reason: str) -> NoReturn:
+        self.lost.set()
+        raise ServerLostError(reason)
+
+
+def _launch(control_fd: int) -> subprocess.Popen[bytes]:
+    root = str(Path(__file__).resolve().parent.parent)
+    search_path = [root, *(entry for entry in sys.path if entry and entry != root)]
+    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ} | _ONE_THREAD
+    command = [sys.executable, "-I", "-c", _BOOT, json.dumps(search_path), str(control_fd), str(NICENESS)]
+    return subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment,
+        pass_fds=(control_fd,), start_new_session=True,
+    )  # fmt: skip
+
+
+def _attend(server: _Server, channel: socket.socket, job: Job, watch: Watch) -> bytes:
+    """Give the child its job, then wait for its answer, its death, the deadline or a cancel. Leaves no child."""
+    pidfd = _receive_pidfd(channel)
+    if pidfd is None:
+        server.lost.set()
+        return b""
+    limit_s = job.limits.decode_timeout_s
+    try:
+        _send_job(channel, pickle.dumps(job), limit_s)
+        return _receive_answer(channel, time.monotonic() + limit_s, watch)
+    except TimeoutError:
+        raise DecodeDeadlineError(
+            f"decoding took longer than the limit of {limit_s:g} s; send a shorter or smaller clip"
+        ) from None
+    finally:
+        _end(pidfd)
+        os.close(pidfd)
+
+
+def _receive_pidfd(channel: socket.socket) -> int | None:
+    """The child's first byte brings a handle to it. It comes before the child reads anything, so it is not timed by
+    the item's deadline, and a child can always be killed by the time there is reason to."""
+    if not _is_readable(channel.fileno(), FORK_TIMEOUT_S):
+        return None
+    with contextlib.suppress(OSError):
+        _, fds, _, _ = socket.recv_fds(channel, len(HELLO), 1, socket.MSG_CMSG_CLOEXEC)
+        if fds:
+            return fds[0]
+    return None
+
+
+def _send_job(channel: socket.socket, job: bytes, timeout_s: float) -> None:
+    channel.settimeout(timeout_s)
+    # A child that died already is found by its missing answer.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        channel.sendall(job)
+        channel.shutdown(socket.SHUT_WR)
+
+
+def _receive_answer(channel: socket.socket, deadline: float, watch: Watch) -> bytes:
+    """All bytes until the child closes its end; empty when it died. Raises TimeoutError at the deadline."""
+    answer = bytearray()
+    while len(answer) <= MAX_ANSWER_BYTES:
+        watch.check()
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        if not _is_readable(channel.fileno(), min(left, POLL_S)):
+            continue
+        try:
+            part = channel.recv(1 << 16)
+        except ConnectionResetError:
+            return b""
+        if not part:
+            return bytes(answer)
+        answer += part
+    return b""
+
+
+def _end(pidfd: int) -> None:
+    """Return when the child is gone: by itself if it has just answered, killed otherwise."""
+    if not _is_readable(pidfd, 0):
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        _is_readable(pidfd, EXIT_WAIT_S)
+
+
+def _is_readable(fd: int, timeout_s: float) -> bool:
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return bool(poller.poll(timeout_s * 1000))
