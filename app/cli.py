@@ -1,0 +1,106 @@
+"""Owns the command `evs`: its subcommands, their words, and how it ends (one line for an error, none for Ctrl-C).
+
+Knows nothing of how an answer is made. The flags of `serve` are the settings themselves (app/settings.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from pydantic import ValidationError
+from pydantic_settings import SettingsError
+
+from app.ask import AskOptions, ask_once
+from app.doctor import show_doctor
+from app.log import configure_logging
+from app.serve import serve_forever
+from app.settings import Settings, load_settings
+from app.version import VERSION
+from runner.errors import EngineError
+
+EXIT_ERROR = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+cli = typer.Typer(
+    name="evs",
+    help="Serve and ask video-language models.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_PASS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"evs {VERSION}")
+        raise typer.Exit
+
+
+@cli.callback()
+def start(
+    version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Serve and ask video-language models."""
+
+
+@cli.command(context_settings=_PASS_FLAGS)
+def serve(context: typer.Context) -> None:
+    """Serve MODEL (a folder, a hub id, or demo) over HTTP. `evs serve --help` lists the settings."""
+    settings = _load(context.args)
+    configure_logging(settings.log_level)
+    asyncio.run(serve_forever(settings))
+
+
+@cli.command()
+def ask(
+    clip: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A video file.")],
+    prompt: Annotated[str, typer.Argument(help="What to ask about it.")],
+    model: Annotated[str, typer.Option(help="A folder, a hub id, or demo.")] = "demo",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Longest answer.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0, help="0 is the likeliest answer.")] = None,
+    fps: Annotated[float | None, typer.Option(min=0.001, help="Frames looked at per second.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Frames looked at in all.")] = None,
+) -> None:
+    """Ask PROMPT about CLIP, in this process."""
+    settings = _load(None, model=model)
+    configure_logging("warning")
+    options = AskOptions(
+        clip=clip, prompt=prompt, max_tokens=max_tokens, temperature=temperature, fps=fps, max_frames=max_frames
+    )
+    asyncio.run(ask_once(settings, options))
+
+
+@cli.command()
+def doctor() -> None:
+    """Show what this machine has: cores, memory, device, decoders, attention backends."""
+    show_doctor()
+
+
+def main() -> None:
+    """The entry point. Ctrl-C is not an error worth a traceback, and neither is a wrong path."""
+    try:
+        cli()
+    except KeyboardInterrupt:
+        sys.exit(EXIT_INTERRUPTED)
+    except (EngineError, OSError, SettingsError) as error:
+        _fail(str(error), EXIT_ERROR)
+
+
+def _load(args: list[str] | None, **given: str) -> Settings:
+    try:
+        return load_settings(args, **given)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        flag = "".join(f"--{str(step).replace('_', '-')}: " for step in first["loc"][:1])
+        _fail(flag + first["msg"].removeprefix("Value error, "), EXIT_USAGE)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    print(f"evs: {message}", file=sys.stderr)
+    sys.exit(code)

@@ -1,0 +1,89 @@
+"""Owns `POST /v1/chat/completions` and its `/render` twin.
+
+Knows nothing of how media is read or answers are made; it puts the steps in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import ExitStack
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from app.body import read_json
+from app.convert import convert_chat, convert_evs, convert_sampling, convert_text_options
+from app.generate import Generation, Job, collect, require_answers, stream_events, submit, usage_events
+from app.hangup import run_while_connected
+from app.openapi import describe_body
+from app.replies import Head, completion_body, rendered_body
+from app.schemas import ChatRequest, RenderRequest, SamplingFields
+from app.sse import EventStream
+from app.state import ServerState, get_state
+from runner.messages import ChatMessage, Generate, Render
+
+router = APIRouter(tags=["chat"])
+
+
+@router.post("/v1/chat/completions", openapi_extra=describe_body(ChatRequest), response_model=None)
+async def create_chat_completion(request: Request) -> Response:
+    """Answer a chat that may hold images and videos; `stream: true` sends server-sent events."""
+    state = get_state(request)
+    body = await read_json(request, ChatRequest, state.limits)
+    head = make_head(request, body, state)
+    with ExitStack() as resources:
+        generation = await run_while_connected(request, _submit_chat(body, head, state, resources))
+        if body.stream:
+            return EventStream(stream_events(generation), resources.pop_all())
+        choices = await run_while_connected(request, collect(generation))
+        require_answers(choices)
+        return JSONResponse(completion_body(head, choices, generation.usage, with_logprobs=bool(body.logprobs)))
+
+
+@router.post("/v1/chat/completions/render", openapi_extra=describe_body(RenderRequest), response_model=None)
+async def render_chat(request: Request) -> Response:
+    """What the model would see: token ids, positions, sampled times, kept cells. Nothing is generated."""
+    state = get_state(request)
+    body = await read_json(request, RenderRequest, state.limits)
+    head = make_head(request, body, state)
+    content = await run_while_connected(request, _render(body, head, state))
+    return JSONResponse(content)
+
+
+def make_head(request: Request, body: SamplingFields, state: ServerState) -> Head:
+    model = state.check_model(body.model)
+    return Head(id=f"chatcmpl-{request.state.request_id}", created=int(time.time()), model=model)
+
+
+async def _submit_chat(body: ChatRequest, head: Head, state: ServerState, resources: ExitStack) -> Generation:
+    top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    job = Job(
+        head=head,
+        request=Generate(
+            request_id=head.id,
+            chat=await _convert(body, state),
+            sampling=convert_sampling(body, top_logprobs=top_logprobs, vocab_size=state.client.info.vocab_size),
+            evs=convert_evs(body.evs),
+            n=body.n or 1,
+        ),
+        text=convert_text_options(body, logprobs=body.logprobs),
+        usage_events=usage_events(body.stream_options),
+    )
+    return await submit(state, job, resources)
+
+
+async def _render(body: RenderRequest, head: Head, state: ServerState) -> dict[str, Any]:
+    request = Render(
+        request_id=head.id,
+        chat=await _convert(body, state),
+        evs=convert_evs(body.evs),
+        include_frames="frames" in (body.include or ()),
+    )
+    return rendered_body(await state.client.render(request))
+
+
+async def _convert(body: ChatRequest, state: ServerState) -> tuple[ChatMessage, ...]:
+    limit = state.settings.limit_media_items
+    return await asyncio.to_thread(convert_chat, body, state.policy, max_media_items=limit)

@@ -1,0 +1,53 @@
+"""Owns `evs serve`: the engine is loaded first, with progress, and the port is opened when it can answer.
+
+Knows nothing of routes or of what the engine does.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from rich.console import Console
+
+from app.log import log_event
+from app.model_path import DEMO, DEMO_NOTE, resolve_model
+from app.progress import show_loading
+from app.server import create_app, make_uvicorn_server
+from app.settings import Settings
+from runner.client import EngineClient, start_engine
+
+
+async def serve_forever(settings: Settings) -> None:
+    """Run until a signal says stop. A port that is taken is found before the model is loaded."""
+    console = Console(stderr=True)
+    if settings.model == DEMO:
+        console.print(DEMO_NOTE, style="yellow", highlight=False)
+    settings = settings.model_copy(update={"model": resolve_model(settings.model), **_keep_name(settings)})
+    with _listen(settings) as listener:
+        with show_loading(console) as on_loading:
+            client = await start_engine(settings.to_engine_config(), where="process", on_loading=on_loading)
+
+        async def hand_over() -> EngineClient:
+            return client
+
+        app = create_app(settings, hand_over)
+        host, port = listener.getsockname()[:2]
+        for note in client.info.notes:
+            log_event("note", text=note)
+        log_event("serving", model=settings.model_names[0], url=f"http://{host}:{port}", device=client.info.device)
+        await make_uvicorn_server(app, settings).serve(sockets=[listener])
+
+
+def _keep_name(settings: Settings) -> dict[str, list[str]]:
+    """The demo model is served as `demo`, not under the name of the folder it happens to be in."""
+    return {"served_model_name": list(settings.model_names)}
+
+
+def _listen(settings: Settings) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+        return socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        raise OSError(
+            f"cannot listen on {settings.host} port {settings.port}: {error.strerror}; choose another with --port"
+        ) from error

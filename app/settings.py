@@ -1,0 +1,214 @@
+"""Owns every setting of the server: flags, EVS_* environment variables and a file, in this order of strength.
+
+Knows nothing of how a setting is used. Nothing else reads the environment. Names are vLLM's where vLLM has one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from dotenv import dotenv_values
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    CliPositionalArg,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from runner.config import DecodeLimits, EngineConfig
+
+ENV_PREFIX = "EVS_"
+_POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
+
+
+def parse_size(value: object) -> object:
+    """'2GiB' -> 2147483648; numbers pass, anything else is left for the type to refuse."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None:
+        raise ValueError("not a size; write bytes as 2GiB, 512MB or 1048576")
+    step = 1024 if match[3] else 1000
+    return int(float(match[1]) * step ** _POWERS.get((match[2] or "").lower(), 0))
+
+
+def split_list(value: object) -> object:
+    """An environment variable or a repeated flag comes as one text with commas."""
+    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
+
+
+Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
+Names = Annotated[list[str], NoDecode, BeforeValidator(split_list)]
+
+
+class Settings(BaseSettings):
+    """Flags of `evs serve`; the same fields come from EVS_HOST, EVS_PORT, ... and from the file named by --config."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX,
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        cli_kebab_case=True,
+        cli_hide_none_type=True,
+        cli_prog_name="evs serve",
+    )
+
+    model: CliPositionalArg[str] = Field(description="a folder, a hub id, or 'demo'")
+    config: Path | None = Field(None, description="a TOML or .env file with any of these settings")
+
+    # where and for whom
+    host: str = Field("127.0.0.1", description="address to listen on")
+    port: int = Field(8000, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    root_path: str = Field("", description="path under which a proxy serves this server")
+    api_key: Names = Field([], repr=False, description="a key clients must send; repeat for more")
+    allowed_origins: Names = Field([], description="web origins that may call this server (CORS); repeat for more")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what to log")
+    shutdown_grace_s: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
+
+    # the model
+    served_model_name: Names = Field([], description="names clients may use; the first is used in answers")
+    revision: str | None = Field(None, description="branch, tag or commit of a hub model")
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to compute")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="type of the weights")
+    threads: int | None = Field(None, ge=1, description="compute threads; default: what measures fastest")
+    seed: int | None = Field(None, description="seed of requests that give none")
+
+    # the engine's budgets
+    max_model_len: int | None = Field(None, ge=1, description="longest prompt and answer together, in tokens")
+    max_num_seqs: int = Field(32, ge=1, description="answers generated at once")
+    max_num_batched_tokens: int = Field(2048, ge=1, description="tokens in one step")
+    max_waiting: int = Field(256, ge=1, description="requests that may wait; beyond that: 429")
+    page_size: int = Field(16, ge=1, description="tokens in a KV page")
+    kv_memory: Size | None = Field(None, description="memory for the KV cache, as 2GiB")
+    encoder_cache: Size | None = Field(None, description="memory for encoder outputs that wait")
+    max_encoder_patches: int = Field(16384, ge=1, description="patches encoded in one step")
+    attention_backend: Literal["auto", "sdpa"] = Field("auto", description="attention backend")
+    graphs: Literal["auto", "always", "never"] = Field("auto", description="when to run captured graphs")
+    evs: Literal["none"] = Field("none", description="default pruning method")
+
+    # media
+    limit_media_items: int = Field(16, ge=1, description="images and videos in one request")
+    allowed_media_domains: Names = Field([], description="hosts to fetch media from (not supported yet)")
+    allowed_local_media_path: Path | None = Field(None, description="folder that file: URLs may name")
+    media_dir: Path | None = Field(None, description="folder for uploads; default: one in the temporary folder")
+    max_upload: Size = Field(512 << 20, description="largest media file, uploaded or inline")
+    max_body: Size = Field(256 << 20, description="largest JSON body")
+    body_idle_s: float = Field(60.0, gt=0, description="seconds a request's body may stall")
+    max_pixels_per_frame: int = Field(8192 * 4352, ge=1, description="largest frame that is decoded")
+    max_frames: int = Field(768, ge=1, description="frames sampled from a video")
+    max_duration_s: float = Field(4 * 3600.0, gt=0, description="longest video")
+    decode_timeout_s: float = Field(30.0, gt=0, description="seconds one decode may take")
+    decode_workers: int = Field(2, ge=1, description="decodes that run at once")
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.allowed_media_domains:
+            raise ValueError("--allowed-media-domains: this version cannot fetch URLs; leave it out")
+        if self.max_num_batched_tokens < self.max_num_seqs:
+            raise ValueError(
+                f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "
+                f"({self.max_num_seqs})"
+            )
+        if self.allowed_local_media_path is not None and not self.allowed_local_media_path.is_dir():
+            raise ValueError("--allowed-local-media-path is not a folder")
+        return self
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """A folder's path is nobody's business, so a folder is served under its last name."""
+        if self.served_model_name:
+            return tuple(self.served_model_name)
+        return (Path(self.model).resolve().name if Path(self.model).is_dir() else self.model,)
+
+    @property
+    def media_folder(self) -> Path:
+        return self.media_dir or Path(tempfile.gettempdir()) / f"evserve-media-{os.getuid()}"
+
+    def to_engine_config(self) -> EngineConfig:
+        return EngineConfig(
+            model=self.model,
+            served_name=self.model_names[0],
+            revision=self.revision,
+            device=self.device,
+            dtype=self.dtype,
+            threads=self.threads,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_waiting=self.max_waiting,
+            page_size=self.page_size,
+            kv_memory_bytes=self.kv_memory,
+            encoder_cache_bytes=self.encoder_cache,
+            max_encoder_patches=self.max_encoder_patches,
+            max_media_items=self.limit_media_items,
+            attention_backend=self.attention_backend,
+            graphs=self.graphs,
+            evs=self.evs,
+            decode=DecodeLimits(
+                max_bytes=self.max_upload,
+                max_pixels_per_frame=self.max_pixels_per_frame,
+                max_frames=self.max_frames,
+                max_duration_s=self.max_duration_s,
+                max_frame_list=self.max_frames,
+                decode_timeout_s=self.decode_timeout_s,
+                workers=self.decode_workers,
+            ),
+            seed=self.seed,
+        )
+
+
+# ------------------------------------------------------------------------------------------------------ the sources
+
+
+class _ConfigPath(BaseSettings):
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, extra="ignore")
+    config: Path | None = None
+
+
+def load_settings(args: Sequence[str] | None, **given: Any) -> Settings:
+    """Settings from flags (None: there are none), then `given`, then the environment, then the file."""
+    path = _find_config_flag(args or ()) or _ConfigPath().config
+    values = {} if path is None else read_file(path)
+
+    class WithFile(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls,
+            settings_cls: type[BaseSettings],
+            init_settings: PydanticBaseSettingsSource,
+            env_settings: PydanticBaseSettingsSource,
+            dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - the library's signature
+            file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return init_settings, env_settings, InitSettingsSource(settings_cls, values)
+
+    return WithFile(_cli_parse_args=False if args is None else list(args), **given)  # type: ignore[call-arg]
+
+
+def read_file(path: Path) -> dict[str, Any]:
+    """TOML with our names, or NAME=value lines as in the environment, with or without the prefix."""
+    if path.suffix == ".toml":
+        values: dict[str, Any] = tomllib.loads(path.read_text())
+    else:
+        values = {key.removeprefix(ENV_PREFIX): value for key, value in dotenv_values(path).items()}
+    return {key.replace("-", "_").lower(): value for key, value in values.items()}
+
+
+def _find_config_flag(args: Sequence[str]) -> Path | None:
+    for place, arg in enumerate(args):
+        if arg.startswith("--config="):
+            return Path(arg.partition("=")[2])
+        if arg == "--config" and place + 1 < len(args):
+            return Path(args[place + 1])
+    return None
