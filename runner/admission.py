@@ -77,7 +77,7 @@ class Admission:
     def __init__(
         self, family: Family, tokenizer: PromptTokenizer, pool: DecodePool, store: EncoderStore, limits: Limits
     ) -> None:
-        self._family = family
+        self.family = family
         self._tokenizer = tokenizer
         self._pool = pool
         self._store = store
@@ -90,7 +90,7 @@ class Admission:
         if not 1 <= request.n <= 128:
             raise RequestError("invalid", f"n must be between 1 and 128, got {request.n}", param="n")
         settle_sampling(  # before anything costly: what is wrong with the values is wrong at once
-            request.sampling, self._family.defaults, vocab_size=self._family.shape.vocab_size, room=1, seed=0
+            request.sampling, self.family.defaults, vocab_size=self.family.shape.vocab_size, room=1, seed=0
         )
         laid = self.lay_out(request.chat, request.evs, cancel, on_decoded)
         room = self._room(len(laid.prompt), laid.prompt.next_position, request.sampling.max_tokens)
@@ -99,8 +99,8 @@ class Admission:
         for index in range(request.n):
             drawing = settle_sampling(
                 request.sampling,
-                self._family.defaults,
-                vocab_size=self._family.shape.vocab_size,
+                self.family.defaults,
+                vocab_size=self.family.shape.vocab_size,
                 room=room,
                 seed=seed,
                 stream=index,
@@ -126,9 +126,10 @@ class Admission:
         self._check_parts(chat, parts)
         items = []
         for part in parts:
-            items.append(self._decode(part, evs, cancel))
+            siblings = sum(other.kind == part.kind for other in parts)
+            items.append(self._decode(part, evs, siblings, cancel))
             on_decoded(len(items), len(parts))
-        prompt = build_prompt(self._family, self._tokenizer, chat, items)
+        prompt = build_prompt(self.family, self._tokenizer, chat, items)
         if cancel.is_set():
             raise Cancelled
         return Laid(items=tuple(items), prompt=prompt, usage=prompt_usage(prompt, items))
@@ -143,18 +144,18 @@ class Admission:
                 param="messages",
             )
         for part in parts:
-            if part.kind not in self._family.modalities:
+            if part.kind not in self.family.modalities:
                 raise RequestError("invalid", f"this model takes no {part.kind} input", param="messages")
 
-    def _decode(self, part: MediaPart, evs: EvsOptions, cancel: threading.Event) -> MediaItem:
+    def _decode(self, part: MediaPart, evs: EvsOptions, siblings: int, cancel: threading.Event) -> MediaItem:
         try:
-            wanted = self._family.decode_request(part.kind, part.video)
+            wanted = self.family.decode_request(part.kind, part.video, siblings)
             frames = self._pool.decode(_decode_source(part.source), wanted, cancel)
         except DecodeCancelledError as error:
             raise Cancelled from error
         except MediaError as error:
             raise translate_media_error(error) from error
-        grid = self._family.patch_grid(frames)
+        grid = self.family.patch_grid(frames)
         item = MediaItem(kind=part.kind, frames=frames, grid=grid, selection=_select(grid, evs))
         needed = self._store.bytes_of(item)
         if needed > self._store.max_bytes:

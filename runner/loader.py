@@ -17,10 +17,9 @@ from attention.bridge import register_attention
 from runner.config import EngineConfig
 from runner.errors import EngineStartError
 from runner.families.base import Family
-from runner.families.qwen3_vl import Qwen3VL
+from runner.families.registry import ADAPTERS, adapter_of
 from runner.tokenizer import PromptTokenizer
 
-FAMILIES: dict[str, Callable[[Any, Any], Family]] = {"qwen3_vl": Qwen3VL}
 OnProgress = Callable[[str, int, int], None]
 
 
@@ -38,15 +37,15 @@ def load_model(config: EngineConfig, on_progress: OnProgress) -> LoadedModel:
     """Load weights once, as safetensors, in the wanted dtype. Raises EngineStartError with what to do."""
     folder = find_checkpoint(config.model, config.revision, on_progress)
     kind = _model_type(folder)
-    if kind not in FAMILIES:
-        known = ", ".join(sorted(FAMILIES))
+    if kind not in ADAPTERS:
+        known = ", ".join(sorted(ADAPTERS))
         raise EngineStartError(f"no family serves model type {kind!r}; served are: {known}")
     device = _device(config)
     dtype = _dtype(config, folder, device)
     model, processor = _load(folder, device, dtype, on_progress)
     parameters = list(model.parameters())
     return LoadedModel(
-        family=FAMILIES[kind](model, processor),
+        family=adapter_of(kind)(model, processor),
         tokenizer=PromptTokenizer(processor.tokenizer),
         device=device,
         dtype=dtype,

@@ -93,8 +93,11 @@ class Family(Protocol):
     def modalities(self) -> tuple[Kind, ...]: ...
 
     # ----------------------------------------------------------------------------------------------- pictures
-    def decode_request(self, kind: Kind, options: VideoOptions) -> DecodeRequest:
-        """How this family wants a clip or image sampled and resized. Raises MediaError for options it cannot do."""
+    def decode_request(self, kind: Kind, options: VideoOptions, siblings: int) -> DecodeRequest:
+        """How this family wants a clip or image sampled and resized. Raises MediaError for options it cannot do.
+
+        siblings: how many items of this kind the request holds; some families cut a lone image finer.
+        """
         ...
 
     def patch_grid(self, frames: VideoFrames) -> PatchGrid: ...

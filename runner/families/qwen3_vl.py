@@ -65,7 +65,7 @@ class Qwen3VL:
 
     # -------------------------------------------------------------------------------------------------- pictures
 
-    def decode_request(self, kind: Kind, options: VideoOptions) -> DecodeRequest:
+    def decode_request(self, kind: Kind, options: VideoOptions, siblings: int) -> DecodeRequest:  # noqa: ARG002
         cell = (self._patch * self._merge) ** 2
         if kind == "image":
             size = self._processor.image_processor.size

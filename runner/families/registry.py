@@ -1,0 +1,20 @@
+"""Which adapter serves which model type. Owns the list; imports an adapter only when its model is loaded."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from runner.families.base import Family
+
+ADAPTERS: dict[str, str] = {
+    "qwen3_vl": "runner.families.qwen3_vl:Qwen3VL",
+}
+
+
+def adapter_of(model_type: str) -> Callable[[Any, Any], Family]:
+    """The adapter class for a config's model_type: adapter(model, processor). Raises KeyError for an unknown one."""
+    module, name = ADAPTERS[model_type].split(":")
+    adapter: Callable[[Any, Any], Family] = getattr(importlib.import_module(module), name)
+    return adapter

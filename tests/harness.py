@@ -1,0 +1,108 @@
+"""The real engine without its socket: assembled on a real checkpoint and stepped by the test. Nothing is replaced."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runner.assembly import Assembled, assemble
+from runner.config import EngineConfig
+from runner.messages import ChatMessage, Delta, EvsOptions, Generate, PromptUsage, SamplingParams
+
+
+@dataclass(eq=False)
+class Answer:
+    """One finished answer. logprobs (n, V) when every alternative was asked for."""
+
+    usage: PromptUsage
+    token_ids: list[int] = field(default_factory=list)
+    finish_reason: str | None = None
+    tops: list[dict[int, float]] = field(default_factory=list)
+
+    @property
+    def logprobs(self) -> torch.Tensor:
+        size = len(self.tops[0])
+        return torch.tensor([[top[token] for token in range(size)] for top in self.tops])
+
+
+class LocalEngine:
+    """Submits as the service does, in this thread."""
+
+    def __init__(self, assembled: Assembled) -> None:
+        self.assembled = assembled
+        self.engine = assembled.engine
+        self.answers: dict[tuple[str, int], Answer] = {}
+        self._arrivals = itertools.count()
+
+    @property
+    def vocab_size(self) -> int:
+        return self.assembled.info.vocab_size
+
+    def submit(
+        self,
+        chat: Sequence[ChatMessage],
+        *,
+        sampling: SamplingParams | None = None,
+        evs: EvsOptions | None = None,
+        n: int = 1,
+    ) -> str:
+        arrival = next(self._arrivals)
+        request = Generate(
+            request_id=f"r{arrival}", chat=tuple(chat), sampling=sampling or self.everything(8),
+            evs=evs or EvsOptions(), n=n,
+        )  # fmt: skip
+        sequences, usage = self.assembled.admission.submit(request, arrival, threading.Event(), lambda _d, _t: None)
+        for sequence in sequences:
+            self.answers[sequence.id] = Answer(usage=usage)
+        self.engine.add(sequences)
+        return request.request_id
+
+    def everything(self, max_tokens: int, **values: Any) -> SamplingParams:
+        """Greedy to the end of max_tokens, with the whole vocabulary's log-probabilities."""
+        return SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, ignore_eos=True, top_logprobs=self.vocab_size, **values
+        )
+
+    def no_options(self) -> tuple[EvsOptions, threading.Event, Callable[[int, int], None]]:
+        """What `Admission.lay_out` takes beside the chat, when nothing is asked for."""
+        return EvsOptions(), threading.Event(), lambda _done, _total: None
+
+    def step(self) -> None:
+        self.receive(self.engine.step().deltas)
+
+    def receive(self, deltas: Sequence[Delta]) -> None:
+        for delta in deltas:
+            answer = self.answers[delta.request_id, delta.index]
+            answer.token_ids += delta.token_ids
+            answer.tops += [dict(logprob.top) for logprob in delta.logprobs]
+            answer.finish_reason = delta.finish_reason or answer.finish_reason
+
+    def run(self, *, max_steps: int = 10_000) -> None:
+        """Step until idle, then check that nothing is left behind."""
+        for _ in range(max_steps):
+            if not self.engine.has_work:
+                break
+            self.step()
+        assert not self.engine.has_work, "the engine does not come to rest"
+        self.engine.scheduler.check_integrity()
+
+    def answer(self, chat: Sequence[ChatMessage], **arguments: Any) -> Answer:
+        request_id = self.submit(chat, **arguments)
+        self.run()
+        return self.answers[request_id, 0]
+
+
+@contextmanager
+def local_engine(folder: Path, **settings: Any) -> Iterator[LocalEngine]:
+    values: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 8 << 20, **settings}
+    config = EngineConfig(model=str(folder), served_name="tiny", **values)
+    assembled = assemble(config, lambda _phase, _done, _total: None)
+    with assembled.pool:
+        yield LocalEngine(assembled)

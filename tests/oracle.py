@@ -1,0 +1,158 @@
+"""transformers, untouched, as the oracle: its own processor on independently decoded frames, its own model, greedy, no cache.
+
+A turn is a list of parts: str, a picture (H, W, 3) uint8, or a Clip."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers.video_utils import VideoMetadata
+
+from runner.messages import ChatMessage, InlineBytes, MediaPart, TextPart
+
+
+@dataclass(frozen=True, eq=False)
+class Clip:
+    """frames (F, H, W, 3) uint8 as any player shows them, at a constant rate."""
+
+    frames: np.ndarray
+    fps: float
+
+
+Part = str | np.ndarray | Clip
+
+
+@dataclass(frozen=True, eq=False)
+class OracleAnswer:
+    """prompt_ids (L,); position_ids (A, L) or None; token_ids and logits (n, V) of each greedy step."""
+
+    prompt_ids: list[int]
+    token_ids: list[int]
+    logits: torch.Tensor
+    inputs: dict[str, Any]
+
+
+@lru_cache(maxsize=8)
+def load_oracle(folder: Path) -> tuple[Any, Any]:
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    return model.eval(), AutoProcessor.from_pretrained(folder)
+
+
+def prepare_inputs(processor: Any, turn: Sequence[Part]) -> dict[str, Any]:
+    """Everything through transformers' processor: template, sampling, resize, patches, ids."""
+    kinds = {str: "text", np.ndarray: "image", Clip: "video"}
+    content = [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": kinds[type(part)]} for part in turn
+    ]
+    text = processor.apply_chat_template(
+        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+    )
+    images = [Image.fromarray(part) for part in turn if isinstance(part, np.ndarray)]
+    clips = [part for part in turn if isinstance(part, Clip)]
+    arguments: dict[str, Any] = {"text": [text], "return_tensors": "pt"}
+    if images:
+        arguments["images"] = images
+    if clips:
+        arguments["videos"] = [torch.from_numpy(_padded(clip)).permute(0, 3, 1, 2) for clip in clips]
+        arguments["video_metadata"] = [_metadata(clip) for clip in clips]
+        # A clip of one picture cannot go through the sampler; it is a slot of that picture twice.
+        arguments["do_sample_frames"] = all(len(clip.frames) > 1 for clip in clips)
+    return dict(processor(**arguments))
+
+
+def _padded(clip: Clip) -> np.ndarray:
+    return clip.frames if len(clip.frames) > 1 else np.repeat(clip.frames, 2, axis=0)
+
+
+def _metadata(clip: Clip) -> VideoMetadata:
+    count, height, width, _ = clip.frames.shape
+    indices = list(range(count)) if count > 1 else [0, 0]
+    return VideoMetadata(
+        total_num_frames=len(indices), fps=clip.fps, frames_indices=indices, height=height, width=width,
+        duration=count / clip.fps,
+    )  # fmt: skip
+
+
+@torch.inference_mode()
+def answer(folder: Path, turn: Sequence[Part], max_tokens: int) -> OracleAnswer:
+    model, processor = load_oracle(folder)
+    inputs = prepare_inputs(processor, turn)
+    ids = inputs.pop("input_ids")
+    types = inputs.pop("mm_token_type_ids", None)
+    inputs.pop("attention_mask", None)
+    suppressed = [getattr(model.config, f"{kind}_token_id", None) for kind in ("image", "video")]
+    prompt = ids[0].tolist()
+    steps, tokens = [], []
+    for _ in range(max_tokens):
+        extra = {} if types is None else {"mm_token_type_ids": types}
+        # All ones, always: without a mask, gapped positions are read as several packed sequences.
+        out = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **extra, **inputs)
+        logits = out.logits[0, -1].float()
+        choice = logits.clone()
+        choice[[token for token in suppressed if token is not None]] = -torch.inf
+        steps.append(logits)
+        tokens.append(int(choice.argmax()))
+        ids = torch.cat((ids, torch.tensor([[tokens[-1]]])), dim=1)
+        types = None if types is None else torch.cat((types, torch.zeros(1, 1, dtype=types.dtype)), dim=1)
+    return OracleAnswer(prompt_ids=prompt, token_ids=tokens, logits=torch.stack(steps), inputs=inputs)
+
+
+def worst_error(ours: torch.Tensor, oracle: torch.Tensor) -> float:
+    """Largest difference of two (n, V) sets of logits or log-probabilities, over the oracle's spread; shift-free."""
+    ours, oracle = (x.double() - x.double().mean(-1, keepdim=True) for x in (ours, oracle))
+    return float(((ours - oracle).abs().amax(-1) / oracle.std(-1)).max())
+
+
+def lossless_file(clip: Clip) -> bytes:
+    """The clip as a Matroska file whose decoded pictures are its frames, bit for bit."""
+    buffer = io.BytesIO()
+    with av.open(buffer, "w", format="matroska") as container:
+        stream = container.add_stream("ffv1", rate=Fraction(clip.fps).limit_denominator(1000))
+        stream.height, stream.width = clip.frames.shape[1:3]
+        stream.pix_fmt = "bgr0"
+        for frame in clip.frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+    return buffer.getvalue()
+
+
+def png_file(picture: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, format="PNG")
+    return buffer.getvalue()
+
+
+def as_message(turn: Sequence[Part]) -> ChatMessage:
+    """The same turn as the engine takes it: real files in place of arrays."""
+
+    def part(p: Part) -> TextPart | MediaPart:
+        if isinstance(p, str):
+            return TextPart(text=p)
+        if isinstance(p, Clip):
+            return MediaPart(kind="video", source=InlineBytes(data=lossless_file(p)))
+        return MediaPart(kind="image", source=InlineBytes(data=png_file(p)))
+
+    return ChatMessage(role="user", parts=tuple(part(p) for p in turn))
+
+
+def noise_clip(seed: int, *, num_frames: int, size: tuple[int, int], fps: float = 2.0) -> Clip:
+    """Smooth random pictures that change from frame to frame; size (height, width)."""
+    generator = np.random.default_rng(seed)
+    coarse = generator.integers(0, 256, (num_frames, 5, 7, 3), dtype=np.uint8)
+    frames = [np.asarray(Image.fromarray(frame).resize(size[::-1], Image.Resampling.BICUBIC)) for frame in coarse]
+    return Clip(frames=np.stack(frames), fps=fps)
+
+
+def noise_picture(seed: int, *, size: tuple[int, int]) -> np.ndarray:
+    return noise_clip(seed, num_frames=1, size=size).frames[0]
