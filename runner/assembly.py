@@ -32,16 +32,22 @@ class Assembled:
     pool: DecodePool
     pages: PagePool
     store: EncoderStore
+    loaded: LoadedModel
     info: EngineInfo
 
 
 def assemble(config: EngineConfig, on_progress: OnProgress) -> Assembled:
-    """Raises EngineStartError with what to do when the model cannot be served."""
+    """Load the model and put an engine round it. Raises EngineStartError with what to do when it cannot be served."""
     started = time.monotonic()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     pool = DecodePool(_decode_limits(config), workers=config.decode.workers)
     loaded = load_model(config, on_progress)
+    return build_engine(config, loaded, pool, started=started)
+
+
+def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *, started: float) -> Assembled:
+    """An engine over a model that is in memory; several may be built over one, but only one may step at a time."""
     shape = loaded.family.shape
     capacity = plan_capacity(config, shape, loaded.dtype, loaded.device, free_memory_bytes(loaded.device))
     pages = PagePool(capacity.kv.num_pages)
@@ -65,6 +71,7 @@ def assemble(config: EngineConfig, on_progress: OnProgress) -> Assembled:
         pool=pool,
         pages=pages,
         store=store,
+        loaded=loaded,
         info=_describe(config, loaded, capacity, time.monotonic() - started),
     )
 

@@ -52,10 +52,15 @@ class Engine:
             for sequence in self._sequences.values()
             if sequence.request_id == request_id and index in (None, sequence.index)
         ]
-        return [self._finish(sequence, "abort") for sequence in ended]
+        return self._end(ended, "abort")
 
     def fail(self, sequences: Iterable[Sequence], error: str) -> list[Delta]:
-        return [self._finish(sequence, "error", error=error) for sequence in list(sequences)]
+        return self._end(list(sequences), "error", error)
+
+    def _end(self, sequences: list[Sequence], reason: FinishReason, error: str | None = None) -> list[Delta]:
+        deltas = [self._finish(sequence, reason, error=error) for sequence in sequences]
+        self.scheduler.drop_spent_encodings()
+        return deltas
 
     def _commit(self, plan: StepPlan, result: StepResult) -> tuple[Delta, ...]:
         deltas = []

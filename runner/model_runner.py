@@ -42,7 +42,7 @@ class ModelRunner:
     ) -> None:
         self._config = config
         self._family = family
-        self._backend = backend
+        self.backend = backend
         self._store = store
         layout = backend.layout
         embeds = torch.zeros(
@@ -68,9 +68,9 @@ class ModelRunner:
     def _forward(self, inputs: StepInputs, num_seqs: int) -> torch.Tensor:
         num_visual = 0 if inputs.visual is None else len(inputs.visual.rows)
         shape = StepShape(num_rows=len(inputs.embeds), num_seqs=num_seqs, num_visual=num_visual)
-        chosen = route(shape, policy=self._config.graphs, backend_graphs=self._backend.capabilities.graphs, captured=())
+        chosen = route(shape, policy=self._config.graphs, backend_graphs=self.backend.capabilities.graphs, captured=())
         self.routes[chosen.mode, chosen.reason] += 1
-        planned = self._backend.plan(inputs.attention)
+        planned = self.backend.plan(inputs.attention)
         return self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned)
 
     def _encode(self, work: Sequence[EncoderWork]) -> None:

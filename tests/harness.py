@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 
 import torch
 
-from runner.assembly import Assembled, assemble
+from runner.assembly import Assembled, assemble, build_engine
 from runner.config import EngineConfig
 from runner.messages import ChatMessage, Delta, EvsOptions, Generate, PromptUsage, SamplingParams
 
@@ -101,8 +102,19 @@ class LocalEngine:
 
 @contextmanager
 def local_engine(folder: Path, **settings: Any) -> Iterator[LocalEngine]:
-    values: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 8 << 20, **settings}
-    config = EngineConfig(model=str(folder), served_name="tiny", **values)
+    config = make_config(folder, **settings)
     assembled = assemble(config, lambda _phase, _done, _total: None)
     with assembled.pool:
         yield LocalEngine(assembled)
+
+
+def make_config(folder: Path, **settings: Any) -> EngineConfig:
+    values: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 8 << 20, **settings}
+    return EngineConfig(model=str(folder), served_name="tiny", **values)
+
+
+def rebuilt(local: LocalEngine, folder: Path, **settings: Any) -> LocalEngine:
+    """Another engine over the same loaded model and decode pool, with other settings."""
+    assembled = local.assembled
+    config = make_config(folder, **settings)
+    return LocalEngine(build_engine(config, assembled.loaded, assembled.pool, started=time.monotonic()))
