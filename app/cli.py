@@ -88,17 +88,21 @@ def main() -> None:
         cli()
     except KeyboardInterrupt:
         sys.exit(EXIT_INTERRUPTED)
-    except (EngineError, OSError, SettingsError) as error:
+    except (EngineError, OSError) as error:
         _fail(str(error), EXIT_ERROR)
 
 
 def _load(args: list[str] | None, **given: str) -> Settings:
     try:
         return load_settings(args, **given)
+    except (OSError, SettingsError) as error:
+        _fail(str(error), EXIT_USAGE)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         flag = "".join(f"--{str(step).replace('_', '-')}: " for step in first["loc"][:1])
         _fail(flag + first["msg"].removeprefix("Value error, "), EXIT_USAGE)
+    except ValueError as error:  # the settings file is not TOML
+        _fail(f"--config: {error}", EXIT_USAGE)
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -36,6 +36,14 @@ DEAD_MESSAGE = "the engine has stopped; the server has to be restarted"
 
 CONTENT_TYPES = ("text", "image_url", "video_url", "file", "input_video")
 
+# OpenAI's codes for what pydantic finds; all else is an "invalid_value".
+CODES = {
+    "extra_forbidden": "unknown_parameter",
+    "none_required": "unsupported_parameter",
+    "missing": "missing_required_parameter",
+    "json_invalid": "invalid_json",
+}
+
 # Knobs people put one level too high; a silently ignored fps costs days, a bare "unknown field" costs minutes.
 HINTS = {
     "fps": "video.fps",
@@ -108,7 +116,8 @@ def describe_validation(error: ValidationError) -> ApiError:
     text = _explain(first["type"], first["msg"], param, first["loc"])
     if len(details) > 1:
         text += f" (and {len(details) - 1} more)"
-    return ApiError(400, text, "invalid_request_error", param, first["type"])
+    code = CODES.get(first["type"], "invalid_value")
+    return ApiError(400, text, "invalid_request_error", param, code)
 
 
 def name_field(loc: Sequence[int | str]) -> str | None:

@@ -7,7 +7,7 @@ when `submit` returns; what goes wrong later is an error event, and no `[DONE]` 
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -28,23 +28,23 @@ UsageEvents = Literal["none", "last", "every"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """What a route asks for: the engine's part, the text's part and the reply's part."""
+class Reply:
+    """How to answer. It outlives the request's media, which would otherwise stay in memory with it."""
 
     head: Head
-    request: Generate
+    form: Literal["body", "events"]
     text: TextOptions
     usage_events: UsageEvents = "none"
 
 
 class Generation:
-    """A submitted job. `pieces` may be iterated once."""
+    """A request that the engine has accepted. `pieces` may be iterated once."""
 
-    def __init__(self, job: Job, state: ServerState, stream: GenerationStream, began: float) -> None:
-        self.job = job
+    def __init__(self, reply: Reply, n: int, *, state: ServerState, stream: GenerationStream, began: float) -> None:
+        self.reply = reply
         self._stream = stream
         self._timer = _Timer(state.metrics, began)
-        self._answers = [Answer(state.vocabulary, job.text) for _ in range(job.request.n)]
+        self._answers = [Answer(state.vocabulary, reply.text) for _ in range(n)]
 
     @property
     def usage(self) -> dict[str, Any]:
@@ -75,20 +75,22 @@ class Generation:
             self._stream.close()
 
 
-async def submit(state: ServerState, job: Job, resources: ExitStack) -> Generation:
+async def submit(state: ServerState, request: Generate, reply: Reply, resources: ExitStack) -> Generation:
     """Wait until the engine has accepted; from then on `resources` frees what the request holds there."""
     began = time.perf_counter()
-    stream = await state.client.generate(job.request)
+    stream = await state.client.generate(request)
     resources.callback(stream.close)
-    return Generation(job, state, stream, began)
+    return Generation(reply, request.n, state=state, stream=stream, began=began)
 
 
 async def collect(generation: Generation) -> list[list[Piece]]:
-    """All pieces of each answer."""
-    choices: list[list[Piece]] = [[] for _ in range(generation.job.request.n)]
+    """All pieces of each answer; the last piece of each says how it ended."""
+    choices: dict[int, list[Piece]] = {}
     async for index, piece in generation.pieces():
-        choices[index].append(piece)
-    return choices
+        choices.setdefault(index, []).append(piece)
+    collected = [pieces for _, pieces in sorted(choices.items())]
+    assert collected and all(pieces[-1].finish_reason is not None for pieces in collected)
+    return collected
 
 
 async def stream_events(generation: Generation) -> AsyncGenerator[bytes, None]:
@@ -104,23 +106,23 @@ async def stream_events(generation: Generation) -> AsyncGenerator[bytes, None]:
             if choices:
                 yield b"".join(encode_event(_add_usage(generation, [choice])) for choice in choices)
     except (EngineError, ApiError) as error:
-        log_event("stream_failed", id=generation.job.head.id, error=type(error).__name__)
+        log_event("stream_failed", id=generation.reply.head.id, error=type(error).__name__)
         yield encode_event(error_body(describe_error(error)))
         return
     except Exception as error:
-        log_failure("stream_failed", error, id=generation.job.head.id)
+        log_failure("stream_failed", error, id=generation.reply.head.id)
         yield encode_event(error_body(describe_error(error)))
         return
     finally:
         await pieces.aclose()
-    if generation.job.usage_events != "none":
-        yield encode_event(chunk_body(generation.job.head, []) | {"usage": generation.usage})
+    if generation.reply.usage_events != "none":
+        yield encode_event(chunk_body(generation.reply.head, []) | {"usage": generation.usage})
     yield DONE
 
 
 def _add_usage(generation: Generation, choices: list[dict[str, Any]]) -> dict[str, Any]:
-    body = chunk_body(generation.job.head, choices)
-    match generation.job.usage_events:
+    body = chunk_body(generation.reply.head, choices)
+    match generation.reply.usage_events:
         case "none":
             return body
         case "last":
@@ -161,8 +163,3 @@ def usage_events(options: StreamOptions | None) -> UsageEvents:
     if options is None or not options.include_usage:
         return "none"
     return "every" if options.continuous_usage_stats else "last"
-
-
-def require_answers(choices: Sequence[Sequence[Piece]]) -> None:
-    """An answer always ends with a piece; anything else is our bug."""
-    assert all(pieces and pieces[-1].finish_reason is not None for pieces in choices)

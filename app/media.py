@@ -89,7 +89,7 @@ def _read_data_url(url: str, policy: MediaPolicy, *, param: str, fps: float | No
 def decode_base64(text: str, max_bytes: int, *, param: str) -> bytes:
     """Strict about characters, lenient about spelling; the payload never appears in an error."""
     if "%" in text:
-        text = unquote(text, errors="strict") if text.isascii() else text
+        text = unquote(text)
     text = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
     if not text:
         raise RequestError("invalid", "the base64 data is empty", param=param)

@@ -116,7 +116,7 @@ class _FormReader:
             raise RequestError("invalid", "a part of the form has no name")
         if self._name in self.form.fields or (self._name == "file" and self.form.upload is not None):
             raise RequestError("invalid", "the form gives this field twice", param=self._name[:64])
-        has_file = b"filename" in options or b"filename*" in options
+        has_file = b"filename" in options or b"filename*=" in self._disposition.lower()  # the library drops the second
         if has_file != (self._name == "file"):
             wrong = "only the part named 'file' may be a file"
             message = wrong if has_file else "'file' must be a file: -F file=@clip.mp4"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -41,25 +41,25 @@ def usage_body(usage: PromptUsage, completion_tokens: int) -> dict[str, Any]:
 
 
 def completion_body(
-    head: Head, choices: Sequence[Sequence[Piece]], usage: dict[str, Any], *, with_logprobs: bool
+    head: Head, choices: Sequence[Sequence[Piece]], usage: dict[str, Any], *, logprobs: Literal["none", "report"]
 ) -> dict[str, Any]:
     return {
         "id": head.id,
         "object": "chat.completion",
         "created": head.created,
         "model": head.model,
-        "choices": [_choice(index, pieces, with_logprobs) for index, pieces in enumerate(choices)],
+        "choices": [_choice(index, pieces, logprobs) for index, pieces in enumerate(choices)],
         "usage": usage,
         "system_fingerprint": None,
     }
 
 
-def _choice(index: int, pieces: Sequence[Piece], with_logprobs: bool) -> dict[str, Any]:
+def _choice(index: int, pieces: Sequence[Piece], logprobs: Literal["none", "report"]) -> dict[str, Any]:
     content = "".join(piece.text for piece in pieces)
     return {
         "index": index,
         "message": {"role": "assistant", "content": content, "refusal": None},
-        "logprobs": {"content": join_logprobs(pieces), "refusal": None} if with_logprobs else None,
+        "logprobs": {"content": join_logprobs(pieces), "refusal": None} if logprobs == "report" else None,
         "finish_reason": pieces[-1].finish_reason,
         "stop_reason": pieces[-1].stop_reason,
     }

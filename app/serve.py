@@ -35,7 +35,11 @@ async def serve_forever(settings: Settings) -> None:
         for note in client.info.notes:
             log_event("note", text=note)
         log_event("serving", model=settings.model_names[0], url=f"http://{host}:{port}", device=client.info.device)
-        await make_uvicorn_server(app, settings).serve(sockets=[listener])
+        try:
+            await make_uvicorn_server(app, settings).serve(sockets=[listener])
+        finally:
+            if client.is_alive:  # the application never started
+                await client.close(grace_s=0.0)
 
 
 def _keep_name(settings: Settings) -> dict[str, list[str]]:

@@ -17,7 +17,6 @@ from starlette.middleware.cors import CORSMiddleware
 from app.access import Access
 from app.auth import KeyCheck
 from app.errors import ApiError, ClientGoneError, error_response
-from app.log import log_event
 from app.metrics import Metrics
 from app.routes import ask, chat, service
 from app.settings import Settings
@@ -41,7 +40,6 @@ def create_app(settings: Settings, client_factory: ClientFactory) -> FastAPI:
             try:
                 yield
             finally:
-                state.phase = "draining"
                 state.store.close()
         finally:
             await client.close(grace_s=settings.shutdown_grace_s)
@@ -88,7 +86,3 @@ def make_uvicorn_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) + 1,
     )
     return uvicorn.Server(config)
-
-
-def announce(settings: Settings) -> None:
-    log_event("serving", model=settings.model_names[0], url=f"http://{settings.host}:{settings.port}")

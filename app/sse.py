@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from fastapi.responses import StreamingResponse
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 DONE = b"data: [DONE]\n\n"
@@ -34,5 +35,7 @@ class EventStream(StreamingResponse):
         with self._resources:
             try:
                 await super().__call__(scope, receive, send)
+            except ClientDisconnect:
+                return  # some servers tell it so, others by cancelling
             finally:
                 await self._events.aclose()

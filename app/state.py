@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 from fastapi import Request
 
@@ -20,8 +20,6 @@ from app.store import MediaStore
 from runner.client import EngineClient
 from runner.errors import RequestError
 
-Phase = Literal["serving", "draining"]
-
 
 @dataclass(kw_only=True)
 class ServerState:
@@ -33,7 +31,6 @@ class ServerState:
     policy: MediaPolicy
     limits: BodyLimits
     started: int
-    phase: Phase = "serving"
 
     @property
     def model_names(self) -> tuple[str, ...]:

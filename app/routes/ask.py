@@ -18,11 +18,11 @@ from fastapi.responses import JSONResponse
 from app.body import BodyLimits, iterate_body
 from app.convert import convert_ask, convert_evs, convert_sampling, convert_text_options
 from app.formfields import build_json
-from app.generate import Job, collect, require_answers, stream_events, submit, usage_events
+from app.generate import Reply, collect, stream_events, submit, usage_events
 from app.hangup import run_while_connected
 from app.multipart import MAX_PARTS, MAX_TEXT_BYTES, Form, read_form
 from app.openapi import describe_form
-from app.replies import Head, answer_body
+from app.replies import answer_body
 from app.routes.chat import make_head
 from app.schemas import AskRequest
 from app.sse import EventStream
@@ -42,14 +42,18 @@ async def ask_about_video(request: Request) -> Response:
     with ExitStack() as resources:
         form = await _read_upload(request, state, resources)
         body = AskRequest.model_validate_json(build_json(form.fields, AskRequest))
-        head = make_head(request, body, state)
-        job = _make_job(body, form, head, state)
-        generation = await run_while_connected(request, submit(state, job, resources))
-        if body.stream:
+        reply = Reply(
+            head=make_head(request, body, state),
+            form="events" if body.stream else "body",
+            text=convert_text_options(body, logprobs=None),
+            usage_events=usage_events(body.stream_options),
+        )
+        generate = _make_generate(body, form, reply, state)
+        generation = await run_while_connected(request, submit(state, generate, reply, resources))
+        if reply.form == "events":
             return EventStream(stream_events(generation), resources.pop_all())
         choices = await run_while_connected(request, collect(generation))
-        require_answers(choices)
-        return JSONResponse(answer_body(head, choices[0], generation.usage))
+        return JSONResponse(answer_body(reply.head, choices[0], generation.usage))
 
 
 async def _read_upload(request: Request, state: ServerState, resources: ExitStack) -> Form:
@@ -66,17 +70,11 @@ async def _read_upload(request: Request, state: ServerState, resources: ExitStac
     return form
 
 
-def _make_job(body: AskRequest, form: Form, head: Head, state: ServerState) -> Job:
+def _make_generate(body: AskRequest, form: Form, reply: Reply, state: ServerState) -> Generate:
     assert form.upload is not None
-    source = StoredFile(path=str(form.upload.path))
-    return Job(
-        head=head,
-        request=Generate(
-            request_id=head.id,
-            chat=convert_ask(body, source),
-            sampling=convert_sampling(body, top_logprobs=None, vocab_size=state.client.info.vocab_size),
-            evs=convert_evs(body.evs),
-        ),
-        text=convert_text_options(body, logprobs=None),
-        usage_events=usage_events(body.stream_options),
+    return Generate(
+        request_id=reply.head.id,
+        chat=convert_ask(body, StoredFile(path=str(form.upload.path))),
+        sampling=convert_sampling(body, top_logprobs=None, vocab_size=state.client.info.vocab_size),
+        evs=convert_evs(body.evs),
     )

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse
 
 from app.body import read_json
 from app.convert import convert_chat, convert_evs, convert_sampling, convert_text_options
-from app.generate import Generation, Job, collect, require_answers, stream_events, submit, usage_events
+from app.generate import Generation, Reply, collect, stream_events, submit, usage_events
 from app.hangup import run_while_connected
 from app.openapi import describe_body
 from app.replies import Head, completion_body, rendered_body
@@ -30,16 +30,13 @@ router = APIRouter(tags=["chat"])
 @router.post("/v1/chat/completions", openapi_extra=describe_body(ChatRequest), response_model=None)
 async def create_chat_completion(request: Request) -> Response:
     """Answer a chat that may hold images and videos; `stream: true` sends server-sent events."""
-    state = get_state(request)
-    body = await read_json(request, ChatRequest, state.limits)
-    head = make_head(request, body, state)
     with ExitStack() as resources:
-        generation = await run_while_connected(request, _submit_chat(body, head, state, resources))
-        if body.stream:
+        generation = await _start(request, resources)
+        if generation.reply.form == "events":
             return EventStream(stream_events(generation), resources.pop_all())
         choices = await run_while_connected(request, collect(generation))
-        require_answers(choices)
-        return JSONResponse(completion_body(head, choices, generation.usage, with_logprobs=bool(body.logprobs)))
+        reply = generation.reply
+        return JSONResponse(completion_body(reply.head, choices, generation.usage, logprobs=reply.text.logprobs))
 
 
 @router.post("/v1/chat/completions/render", openapi_extra=describe_body(RenderRequest), response_model=None)
@@ -57,21 +54,29 @@ def make_head(request: Request, body: SamplingFields, state: ServerState) -> Hea
     return Head(id=f"chatcmpl-{request.state.request_id}", created=int(time.time()), model=model)
 
 
-async def _submit_chat(body: ChatRequest, head: Head, state: ServerState, resources: ExitStack) -> Generation:
-    top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
-    job = Job(
-        head=head,
-        request=Generate(
-            request_id=head.id,
-            chat=await _convert(body, state),
-            sampling=convert_sampling(body, top_logprobs=top_logprobs, vocab_size=state.client.info.vocab_size),
-            evs=convert_evs(body.evs),
-            n=body.n or 1,
-        ),
+async def _start(request: Request, resources: ExitStack) -> Generation:
+    """When this returns, nothing holds the body or its media any more."""
+    state = get_state(request)
+    body = await read_json(request, ChatRequest, state.limits)
+    reply = Reply(
+        head=make_head(request, body, state),
+        form="events" if body.stream else "body",
         text=convert_text_options(body, logprobs=body.logprobs),
         usage_events=usage_events(body.stream_options),
     )
-    return await submit(state, job, resources)
+    return await run_while_connected(request, _submit(body, reply, state, resources))
+
+
+async def _submit(body: ChatRequest, reply: Reply, state: ServerState, resources: ExitStack) -> Generation:
+    top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    generate = Generate(
+        request_id=reply.head.id,
+        chat=await _convert(body, state),
+        sampling=convert_sampling(body, top_logprobs=top_logprobs, vocab_size=state.client.info.vocab_size),
+        evs=convert_evs(body.evs),
+        n=body.n or 1,
+    )
+    return await submit(state, generate, reply, resources)
 
 
 async def _render(body: RenderRequest, head: Head, state: ServerState) -> dict[str, Any]:

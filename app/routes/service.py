@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from app.metrics import CONTENT_TYPE
 from app.replies import model_card
 from app.state import ServerState, get_state
-from runner.errors import EngineDeadError, RequestError
+from runner.errors import EngineDeadError
 
 STATS_TIMEOUT_S = 2.0
 # The page is one file and may speak only to its own server; blob: is the chosen video, shown before it is sent.
@@ -51,12 +51,10 @@ async def check_health(request: Request) -> Response:
 
 @router.get("/ready", response_model=None)
 async def check_ready(request: Request) -> Response:
-    """200 while new requests are taken."""
+    """200 once the model is loaded, which it is before the port opens, and until the engine stops."""
     state = get_state(request)
     if not state.client.is_alive:
         raise EngineDeadError
-    if state.phase == "draining":
-        raise RequestError("unavailable", "the server is shutting down")
     return JSONResponse({"status": "ready"})
 
 

@@ -38,7 +38,7 @@ PROMPT_TOKENS = 7
 
 
 def make_byte_tokenizer() -> Tokenizer:
-    vocab = {char: byte for char, byte in _CHAR_TO_BYTE.items()}
+    vocab = dict(_CHAR_TO_BYTE)
     assert set(vocab) == set(ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
     tokenizer.decoder = decoders.ByteLevel()
@@ -118,7 +118,7 @@ class FakeEngine:
         self.files: list[bytes] = []
         self.submit_gate = asyncio.Event()
         self.submit_gate.set()
-        self.step_gate: Callable[[int], bool] = lambda step: True
+        self.step_gate: Callable[[int], bool] = lambda _: True
         self.reached_submit = asyncio.Event()
         self.closed = False
         self._ids = list(says.encode() if isinstance(says, str) else says)

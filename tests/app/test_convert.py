@@ -1,0 +1,188 @@
+"""From a checked body to the engine's plain data: order kept, aliases merged, nothing lost."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from app.answer import TextOptions
+from app.convert import (
+    convert_ask,
+    convert_chat,
+    convert_evs,
+    convert_sampling,
+    convert_text_options,
+    guess_kind,
+    merge_video_options,
+)
+from app.media import MediaPolicy
+from app.schemas import AskRequest, ChatRequest
+from runner.errors import RequestError
+from runner.messages import (
+    EvsOptions,
+    Generate,
+    InlineBytes,
+    MediaPart,
+    SamplingParams,
+    StoredFile,
+    TextPart,
+    VideoOptions,
+    decode_to_engine,
+    encode_message,
+)
+from tests.app.conftest import user
+
+POLICY = MediaPolicy(max_bytes=1000, max_frames=4)
+
+
+def data_url(data: bytes, media_type: str = "video/mp4") -> str:
+    return f"data:{media_type};base64,{base64.b64encode(data).decode()}"
+
+
+def parse(**body: Any) -> ChatRequest:
+    return ChatRequest.model_validate_json(json.dumps({"messages": user(), **body}))
+
+
+def video(data: bytes, **knobs: Any) -> dict[str, Any]:
+    return {"type": "video_url", "video_url": {"url": data_url(data), **knobs}}
+
+
+def test_parts_keep_their_order_and_kind() -> None:
+    content = [
+        {"type": "text", "text": "one"},
+        video(b"a"),
+        {"type": "image_url", "image_url": {"url": data_url(b"b", "image/png"), "detail": "low"}},
+        {"type": "text", "text": "two"},
+        {"type": "input_video", "input_video": {"data": base64.b64encode(b"c").decode(), "format": "mp4"}},
+        {"type": "file", "file": {"file_data": data_url(b"d", "image/jpeg"), "filename": "d.jpg"}},
+        {"type": "file", "file": {"file_data": base64.b64encode(b"e").decode(), "filename": "e.mp4"}},
+    ]
+    messages = [{"role": "system", "content": "be brief"}, *user(content)]
+    system, asked = convert_chat(parse(messages=messages), POLICY, max_media_items=9)
+    assert system.parts == (TextPart(text="be brief"),)
+    kinds = [part.kind if isinstance(part, MediaPart) else part.text for part in asked.parts]
+    assert kinds == ["one", "video", "image", "two", "video", "image", "video"]
+    sources = [part.source for part in asked.parts if isinstance(part, MediaPart)]
+    assert sources == [InlineBytes(data=bytes([byte])) for byte in b"abcde"]
+
+
+def test_too_many_items_are_refused_before_any_is_read() -> None:
+    """The limit is named, and a bad URL behind it was never looked at."""
+    content = [video(b"a"), {"type": "video_url", "video_url": {"url": "bad"}}]
+    with pytest.raises(RequestError) as caught:
+        convert_chat(parse(messages=user(content)), POLICY, max_media_items=1)
+    assert "limit is 1" in caught.value.message
+
+
+def test_a_bad_url_is_named_by_its_place() -> None:
+    with pytest.raises(RequestError) as caught:
+        convert_chat(
+            parse(messages=user([video(b"a"), {"type": "video_url", "video_url": {"url": "x"}}])),
+            POLICY,
+            max_media_items=9,
+        )
+    assert caught.value.param == "messages[0].content[1].video_url.url"
+
+
+def test_what_stands_nearer_to_the_clip_wins() -> None:
+    body = parse(messages=user([video(b"a", fps=4), video(b"b")]), video={"fps": 1, "max_frames": 8})
+    first, second = convert_chat(body, POLICY, max_media_items=9)[0].parts
+    assert isinstance(first, MediaPart) and isinstance(second, MediaPart)
+    assert first.video == VideoOptions(fps=4, max_frames=8)
+    assert second.video == VideoOptions(fps=1, max_frames=8)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"video": {"fps": 2}},
+        {"mm_processor_kwargs": {"fps": 2}},
+        {"media_io_kwargs": {"video": {"fps": 2}}},
+        {"video": {"fps": 2}, "mm_processor_kwargs": {"fps": 2.0}, "media_io_kwargs": {"video": {"fps": 2}}},
+    ],
+)
+def test_aliases_mean_the_same(body: dict[str, Any]) -> None:
+    assert merge_video_options(parse(**body)) == VideoOptions(fps=2)
+
+
+def test_aliases_that_differ_are_refused() -> None:
+    with pytest.raises(RequestError) as caught:
+        merge_video_options(parse(video={"fps": 2}, media_io_kwargs={"video": {"fps": 3}}))
+    assert caught.value.message == "video.fps (2.0) and media_io_kwargs.video.fps (3.0) differ"
+
+
+def test_processor_bounds() -> None:
+    body = parse(mm_processor_kwargs={"num_frames": 4, "min_pixels": 16, "max_pixels": 64})
+    assert merge_video_options(body) == VideoOptions(num_frames=4, min_pixels=16, max_pixels=64)
+
+
+def test_every_sampling_field_arrives() -> None:
+    fields: dict[str, Any] = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 5,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "presence_penalty": 0.2,
+        "frequency_penalty": 0.3,
+        "logit_bias": {"7": -100},
+        "seed": -3,
+        "max_tokens": 9,
+        "min_tokens": 2,
+        "stop_token_ids": [1, 2],
+        "ignore_eos": True,
+    }
+    sampling = convert_sampling(parse(**fields), top_logprobs=3, vocab_size=100)
+    assert sampling == SamplingParams(
+        **(fields | {"logit_bias": {7: -100.0}, "stop_token_ids": (1, 2), "top_logprobs": 3})
+    )
+    assert {getattr(sampling, name) for name in ("temperature", "seed")} == {0.5, -3}
+    request = Generate(request_id="r", chat=(), sampling=sampling)
+    assert decode_to_engine(encode_message(request)) == request
+
+
+def test_absent_means_the_models_own_default() -> None:
+    assert convert_sampling(parse(), top_logprobs=None, vocab_size=100) == SamplingParams()
+    assert convert_sampling(parse(top_k=-1), top_logprobs=None, vocab_size=100).top_k == 0
+
+
+@pytest.mark.parametrize("body", [{"logit_bias": {"100": 1}}, {"stop_token_ids": [100]}, {"logit_bias": {"-1": 1}}])
+def test_token_ids_are_in_the_vocabulary(body: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as caught:
+        convert_sampling(parse(**body), top_logprobs=None, vocab_size=100)
+    assert caught.value.param == next(iter(body))
+
+
+def test_evs_and_text_options() -> None:
+    knobs = {"method": "gate", "rate": 0.5, "threshold": 0.01, "refresh": 8, "encoder": "reuse", "seed": 1}
+    assert convert_evs(parse(evs=knobs).evs) == EvsOptions(**knobs)
+    assert convert_evs(None) == EvsOptions()
+    body = parse(stop=["a"], include_stop_str_in_output=True, min_tokens=1)
+    wanted = TextOptions(stops=("a",), stop_in_output="keep", min_tokens=1, logprobs="report")
+    assert convert_text_options(body, logprobs=True) == wanted
+    assert convert_text_options(parse(stop="a"), logprobs=None) == TextOptions(stops=("a",))
+
+
+def test_the_simple_door_puts_the_clip_before_the_question() -> None:
+    body = AskRequest.model_validate_json('{"prompt": "why?", "video": {"end_s": 3}}')
+    (turn,) = convert_ask(body, StoredFile(path="p"))
+    clip = MediaPart(kind="video", source=StoredFile(path="p"), video=VideoOptions(end_s=3))
+    assert turn.parts == (clip, TextPart(text="why?"))
+
+
+@pytest.mark.parametrize(
+    ("head", "name", "kind"),
+    [
+        ("data:image/png;base64,", "", "image"),
+        ("DATA:IMAGE/png;base64,", "x.mp4", "image"),
+        ("AAAA", "x.JPG", "image"),
+        ("data:video/mp4;base64,", "", "video"),
+        ("AAAA", "", "video"),
+        ("AAAA", "x.gif", "video"),
+    ],
+)
+def test_kind_of_a_file_part(head: str, name: str, kind: str) -> None:
+    assert guess_kind(head, name) == kind
