@@ -1,4 +1,5 @@
-"""transformers, untouched, as the oracle: its own processor on independently decoded frames, its own model, greedy, no cache.
+"""transformers, untouched, as the oracle: its own processor on independently decoded frames, its own model, greedy,
+no cache.
 
 A turn is a list of parts: str, a picture (H, W, 3) uint8, or a Clip."""
 

@@ -11,26 +11,26 @@ import torch
 
 from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
-from runner.families.base import (
-    DecoderShape,
-    DenseSpan,
-    GenerationDefaults,
-    ItemText,
-    Kind,
-    VisualRows,
-)
+from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy
+from runner.families.qwen import (
+    END,
+    PADS,
+    START,
+    decoder_shape,
+    image_request,
+    mrope_positions,
+    pad_ids,
+    slot_patches,
+)
 from runner.items import MediaItem
 from runner.messages import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
-from vision.patches import PatchGrid, pixel_values
+from vision.patches import PatchGrid
 from vision.request import DecodeRequest
-from vision.resize import ImageSmartResize, VideoSmartResize
-from vision.towers.packed import EncodedCells, PatchBatch, patch_places
+from vision.resize import VideoSmartResize
+from vision.towers.packed import EncodedCells, PatchBatch
 from vision.towers.qwen3_vl import encode_packed
-
-START, END = "<|vision_start|>", "<|vision_end|>"
-PADS: dict[Kind, str] = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 
 
 class Qwen3VL:
@@ -44,39 +44,22 @@ class Qwen3VL:
         self._text = model.model.language_model
         self._tower = model.model.visual
         self._processor = processor
-        self._pad_ids: dict[Kind, int] = {"image": model.config.image_token_id, "video": model.config.video_token_id}
-        text, vision = model.config.text_config, model.config.vision_config
+        self._pad_ids = pad_ids(model.config)
+        vision = model.config.vision_config
         self._merge, self._temporal, self._patch = (
             vision.spatial_merge_size,
             vision.temporal_patch_size,
             vision.patch_size,
         )
-        self.shape = DecoderShape(
-            num_layers=text.num_hidden_layers,
-            num_kv_heads=text.num_key_value_heads,
-            head_dim=self._text.layers[0].self_attn.head_dim,
-            hidden_size=text.hidden_size,
-            vocab_size=text.vocab_size,
-            max_positions=text.max_position_embeddings,
-            rope_axes=3,
-            num_planes=len(vision.deepstack_visual_indexes),
-        )
+        self.shape = decoder_shape(model, num_planes=len(vision.deepstack_visual_indexes))
         self.defaults: GenerationDefaults = generation_defaults(model, suppressed=tuple(self._pad_ids.values()))
 
     # -------------------------------------------------------------------------------------------------- pictures
 
     def decode_request(self, kind: Kind, options: VideoOptions, siblings: int) -> DecodeRequest:  # noqa: ARG002
-        cell = (self._patch * self._merge) ** 2
         if kind == "image":
-            size = self._processor.image_processor.size
-            return DecodeRequest(
-                kind="image",
-                resize=ImageSmartResize(
-                    factor=self._patch * self._merge,
-                    min_pixels=options.min_pixels or size["shortest_edge"],
-                    max_pixels=options.max_pixels or size["longest_edge"],
-                ),
-            )
+            return image_request(self._processor.image_processor, options, factor=self._patch * self._merge)
+        cell = (self._patch * self._merge) ** 2
         video = self._processor.video_processor
         min_pixels, total = video.size["shortest_edge"], video.size["longest_edge"]
         if options.max_tokens is not None:  # a small clip is not enlarged, a large one shares what it is given
@@ -130,43 +113,13 @@ class Qwen3VL:
         Worked example, 1 text row, a slot of 2 x 3 cells, 1 text row: t 0 1 1 1 1 1 1 4, h 0 1 1 1 2 2 2 4,
         w 0 1 2 3 1 2 3 4.
         """
-        positions = np.empty((3, length), dtype=np.int64)
-        row = base = 0
-        for span in spans:
-            gap = span.start - row
-            positions[:, row : span.start] = base + np.arange(gap)
-            base += gap
-            height, width = items[span.item].grid.grid
-            row = span.start + len(span.cells)
-            within = span.cells % (height * width)
-            positions[:, span.start : row] = base + np.stack((within * 0, within // width, within % width))
-            base += max(height, width)
-        positions[:, row:] = base + np.arange(length - row)
-        return positions
+        return mrope_positions(length, spans, items, slot_ticks=lambda item: np.zeros(item.grid.slots, np.int64))
 
     # ----------------------------------------------------------------------------------------------------- model
 
     def patch_batch(self, item: MediaItem, slot_start: int, slot_stop: int) -> PatchBatch:
-        height, width = (side * self._merge for side in item.grid.grid)
         processor = getattr(self._processor, f"{item.kind}_processor")
-        rows, cols = patch_places(height, width, self._merge)
-        slots = slot_stop - slot_start
-        count = height * width
-        return PatchBatch(
-            pixel_values=pixel_values(
-                item.grid,
-                slot_start,
-                slot_stop,
-                mean=processor.image_mean,
-                std=processor.image_std,
-                rescale=processor.rescale_factor,
-            ),
-            rows=np.tile(rows, slots),
-            cols=np.tile(cols, slots),
-            heights=np.full(slots * count, height),
-            widths=np.full(slots * count, width),
-            cu_seqlens=np.arange(slots + 1) * count,
-        )
+        return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
         return encode_packed(self._tower, batch, plan_packed(batch.cu_seqlens))

@@ -9,6 +9,8 @@ from typing import Any
 from runner.families.base import Family
 
 ADAPTERS: dict[str, str] = {
+    "qwen2_5_vl": "runner.families.qwen2_5_vl:Qwen25VL",
+    "qwen2_vl": "runner.families.qwen2_5_vl:Qwen2VL",
     "qwen3_vl": "runner.families.qwen3_vl:Qwen3VL",
 }
 

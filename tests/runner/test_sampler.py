@@ -1,4 +1,5 @@
-"""Tokens are drawn from exactly the distribution that the controls define, and a draw depends on nothing but its row."""
+"""Tokens are drawn from exactly the distribution that the controls define, and a draw depends on nothing but its
+row."""
 
 from __future__ import annotations
 
