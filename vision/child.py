@@ -26,10 +26,13 @@ from vision.decode import decode_file
 from vision.errors import MediaError, MediaTooLargeError
 from vision.images import decode_pictures
 from vision.limits import DecodeLimits
-from vision.request import HELLO, FailureReport, FramesReport, Job, Report
-from vision.resize import resize_frames
+from vision.request import HELLO, DecodeRequest, FailureReport, FramesReport, Job, Report
+from vision.resize import FixedSize
 
 MAX_OPEN_FILES = 64
+OWN_FAULT = FailureReport(
+    error="DecodeCrashedError", message="the media could not be decoded: the decoder failed on it"
+)
 
 
 class MemorySink:
@@ -51,15 +54,29 @@ class MemorySink:
             written += os.pwrite(self._fd, view[written:], position * self._frame_bytes + written)
 
 
+class _Nowhere:
+    """A sink for the warm-up."""
+
+    def begin(self, num_frames: int, height: int, width: int) -> None:
+        pass
+
+    def put(self, position: int, pixels: Pixels) -> None:
+        pass
+
+
 def warm_up() -> None:
-    """Do once, before any fork, what torch and FFmpeg do lazily; start no thread."""
+    """Do once, before any fork, what Python, torch and FFmpeg would do lazily in every child; start no thread."""
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
     av.logging.set_level(None)
     # Our own limit on pixels is checked from the header, before any pixel is decoded.
     Image.MAX_IMAGE_PIXELS = None
-    for interpolation in ("bilinear", "bicubic"):
-        resize_frames(torch.zeros(3, 8, 8, dtype=torch.uint8), (4, 4), interpolation=interpolation)
+    file = io.BytesIO()
+    first, second = Image.new("P", (8, 8), 0), Image.new("P", (8, 8), 1)
+    first.save(file, "GIF", save_all=True, append_images=[second], duration=100)
+    file.seek(0)
+    request = DecodeRequest(kind="video", resize=FixedSize(height=4, width=4))
+    decode_file(file, request, limits=DecodeLimits(), sink=_Nowhere())
 
 
 def run_job(job_fd: int, input_fd: int, output_fd: int) -> None:
@@ -68,9 +85,13 @@ def run_job(job_fd: int, input_fd: int, output_fd: int) -> None:
         own_pidfd = os.pidfd_open(os.getpid())
         socket.send_fds(channel, [HELLO], [own_pidfd])
         os.close(own_pidfd)
-        # Pickle is safe in this direction only: the job comes from our own parent. The answer goes back as JSON.
-        job: Job = pickle.loads(_read_all(channel))
-        report = _answer(job, input_fd, output_fd)
+        try:
+            # Pickle is safe in this direction only: the job comes from our own parent. The answer goes back as JSON.
+            job: Job = pickle.loads(_read_all(channel))
+            report: Report = _answer(job, input_fd, output_fd)
+        except Exception:
+            traceback.print_exc(file=sys.stderr)
+            report = OWN_FAULT
         channel.sendall(msgspec.json.encode(report))
 
 
@@ -79,11 +100,11 @@ def _answer(job: Job, input_fd: int, output_fd: int) -> Report:
         _take_limits(job.limits)
         return _decode(job, input_fd, MemorySink(output_fd))
     except MediaError as error:
-        param = getattr(error, "param", None)
+        param: str | None = getattr(error, "param", None)
         return FailureReport(error=type(error).__name__, message=error.message, param=param)
     except Exception as error:
         if not _is_memory_shortage(error):
-            return _own_fault()
+            raise
         limit = job.limits.max_child_memory_bytes >> 20
         message = f"decoding this item needs more than the limit of {limit} MiB of memory; scale it down or cut it"
         return FailureReport(error=MediaTooLargeError.__name__, message=message)
@@ -98,13 +119,8 @@ def _is_memory_shortage(error: Exception) -> bool:
     )
 
 
-def _own_fault() -> FailureReport:
-    traceback.print_exc(file=sys.stderr)
-    return FailureReport(error="DecodeCrashedError", message="the media could not be decoded: the decoder failed on it")
-
-
 def _decode(job: Job, input_fd: int, sink: MemorySink) -> FramesReport:
-    with io.FileIO(input_fd, "rb", closefd=False) as file:
+    with open(input_fd, "rb", closefd=False) as file:
         file.seek(0)
         if job.picture_sizes is None:
             return decode_file(file, job.request, limits=job.limits, sink=sink)

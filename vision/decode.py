@@ -5,13 +5,11 @@ Runs inside the decoding process (and in tests without one). Knows nothing of pr
 
 from __future__ import annotations
 
-import io
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from typing import BinaryIO
 
 import av
 import numpy as np
@@ -27,13 +25,13 @@ from vision.probe import Clip, open_clip
 from vision.request import DecodeRequest, FrameSink, FramesReport
 from vision.resize import resize_frames
 from vision.rotation import QUARTER_TURNS, Orientation, read_orientation, turn_upright
-from vision.sampling import choose_frames, estimate_rate
+from vision.sampling import choose_frames, estimate_rate, nominal_interval
 
 # One pass when every promised picture decodes; a second over those that did; a third only if decoding is not stable.
 MAX_PASSES = 3
 
 
-def decode_file(file: io.RawIOBase, request: DecodeRequest, *, limits: DecodeLimits, sink: FrameSink) -> FramesReport:
+def decode_file(file: BinaryIO, request: DecodeRequest, *, limits: DecodeLimits, sink: FrameSink) -> FramesReport:
     """Decode a whole media file as `request.kind`. Raises any error of the media tree but those of the cage."""
     head = file.read(HEAD_BYTES) or b""
     file.seek(0)
@@ -85,7 +83,7 @@ def _make_timeline(clip: Clip, ticks: Sequence[int]) -> _Timeline:
     if last > 0:
         shown_s = float(last * clip.time_base)
     elif len(pts_s) > 1:
-        shown_s = statistics.median(b - a for a, b in pairwise(pts_s))
+        shown_s = nominal_interval(pts_s)
     else:
         shown_s = 1 / source_fps if source_fps else 0.0
     return _Timeline(ticks=ticks, pts_s=pts_s, end_s=pts_s[-1] + shown_s, source_fps=source_fps)
@@ -126,6 +124,8 @@ class _Walk:
         for packet in (*self.clip.packets, None):
             try:
                 frames = self.clip.stream.decode(packet)
+            except MemoryError:
+                raise
             except av.error.FFmpegError:
                 self.broken += packet is not None
                 continue

@@ -72,9 +72,7 @@ def open_picture(data: bytes, container: Container, limits: DecodeLimits) -> Pix
         ):
             limits.check_picture(image.height, image.width)
             return _to_rgb(ImageOps.exif_transpose(image))
-    except MediaError:
-        raise
-    except MemoryError:
+    except (MediaError, MemoryError):
         raise
     except Exception as error:  # Pillow's plugins raise whatever they like on damaged input
         raise UndecodableError(f"the {container.name} picture is damaged or incomplete") from error

@@ -106,7 +106,7 @@ def pixel_values(
     shift = torch.tensor(list(mean)) * (1.0 / rescale)
     scale = torch.tensor(list(std)) * (1.0 / rescale)
     normalised = rows.to(torch.float32).sub_(shift.view(3, 1)).div_(scale.view(3, 1))
-    return normalised.view(len(rows), -1)
+    return normalised.flatten(1)
 
 
 def pixels_sha256(grid: PatchGrid) -> str:

@@ -6,11 +6,11 @@ sampling, pixels or how the bytes got here. Counts, durations and rates in heade
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import BinaryIO
 
 import av
 from av.container import InputContainer
@@ -19,7 +19,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from vision.containers import Container
-from vision.errors import MediaError, MediaTooLargeError, UndecodableError, UnsupportedMediaError
+from vision.errors import MediaTooLargeError, UndecodableError, UnsupportedMediaError
 from vision.limits import DecodeLimits
 
 # Decoders that may meet untrusted bytes: what people have, and nothing that exists only for games and broadcast gear.
@@ -77,6 +77,9 @@ CODECS = frozenset(
 )
 
 
+_NOT_A_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clip:
     """An open film with all its packets, in decoding order; usable only inside `open_clip`.
@@ -99,7 +102,7 @@ class Clip:
 
 
 @contextmanager
-def open_clip(file: io.RawIOBase, container: Container, limits: DecodeLimits) -> Iterator[Clip]:
+def open_clip(file: BinaryIO, container: Container, limits: DecodeLimits) -> Iterator[Clip]:
     """Open, check against the limits, and read every packet of the film.
 
     Raises UndecodableError (no video stream, no pictures, damaged), UnsupportedMediaError (codec) and
@@ -111,11 +114,15 @@ def open_clip(file: io.RawIOBase, container: Container, limits: DecodeLimits) ->
             "r",
             format=container.reader,
             # No protocol at all: the bytes given are the only bytes a demuxer may read.
-            options={"protocol_whitelist": "none", "max_pixels": str(limits.max_pixels_per_frame)},
+            options={"protocol_whitelist": "none"},
             metadata_errors="replace",
         )
+    except MemoryError:
+        raise
     except (av.error.FFmpegError, ValueError, IndexError) as error:
-        raise _damaged(container) from error
+        raise UndecodableError(
+            f"the {container.name} file is damaged or incomplete; nothing in it can be read"
+        ) from error
     with opened:
         yield _read_clip(opened, container, limits)
 
@@ -129,7 +136,8 @@ def _read_clip(opened: InputContainer, container: Container, limits: DecodeLimit
     context.thread_count = 1
     context.options = {"max_pixels": str(limits.max_pixels_per_frame)}
     packets = tuple(_read_packets(opened, stream, limits))
-    ticks, durations = _read_times(packets)
+    durations = _read_durations(packets, context.name)
+    ticks = tuple(sorted(durations))
     if not ticks:
         raise UndecodableError(f"the {container.name} file has a video stream without any pictures in it")
     time_base = stream.time_base or Fraction(1, 90_000)
@@ -144,7 +152,7 @@ def _read_clip(opened: InputContainer, container: Container, limits: DecodeLimit
 
 def _find_film(opened: InputContainer, container: Container) -> VideoStream:
     """The first real video track; a cover picture is not one."""
-    films = [stream for stream in opened.streams.video if not stream.disposition & Disposition.attached_pic]
+    films = [stream for stream in opened.streams.video if not stream.disposition & _NOT_A_FILM]
     if not films:
         raise UndecodableError(f"the {container.name} file has no video stream")
     for stream in films:
@@ -161,23 +169,27 @@ def _read_packets(opened: InputContainer, stream: VideoStream, limits: DecodeLim
                 raise MediaTooLargeError(f"the clip has more than the limit of {limits.max_packets} coded pictures")
             if packet.size:
                 yield packet
+    except MemoryError:
+        raise
     except av.error.FFmpegError:
         return
 
 
-def _read_times(packets: tuple[Packet[VideoStream], ...]) -> tuple[tuple[int, ...], dict[int, int]]:
+def _read_durations(packets: tuple[Packet[VideoStream], ...], codec: str) -> dict[int, int]:
+    """Presentation time -> duration of each picture to be shown; edit lists and hidden pictures are left out."""
     durations: dict[int, int] = {}
     for packet in packets:
         tick = packet.pts if packet.pts is not None else packet.dts
-        if tick is not None and not packet.is_discard:
+        if tick is not None and not packet.is_discard and not _is_hidden(packet, codec):
             durations[tick] = packet.duration or 0
-    return tuple(sorted(durations)), durations
+    return durations
+
+
+def _is_hidden(packet: Packet[VideoStream], codec: str) -> bool:
+    """VP8's alternate reference pictures travel in packets of their own with the show bit off."""
+    return codec in ("vp8", "libvpx") and not memoryview(packet)[0] >> 4 & 1
 
 
 def _pixel_aspect(stream: VideoStream) -> Fraction:
     aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio
     return aspect if aspect and Fraction(1, 10) <= aspect <= 10 else Fraction(1)
-
-
-def _damaged(container: Container) -> MediaError:
-    return UndecodableError(f"the {container.name} file is damaged or incomplete; nothing in it can be read")

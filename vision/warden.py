@@ -71,6 +71,7 @@ class ForkServer:
 
         Raises DecodeDeadlineError and DecodeCancelledError after killing the child.
         """
+        payload = pickle.dumps(job)
         for attempt in (1, 2):
             server = self._current()
             try:
@@ -81,7 +82,7 @@ class ForkServer:
                 if attempt == 2:
                     raise DecodeCrashedError("the media could not be decoded: no decoding process starts") from error
         with channel:
-            return _attend(server, channel, job, watch)
+            return _attend(server, channel, payload, timeout_s=job.limits.decode_timeout_s, watch=watch)
 
     def close(self) -> None:
         with self._lock:
@@ -166,19 +167,18 @@ def _launch(control_fd: int) -> subprocess.Popen[bytes]:
     )  # fmt: skip
 
 
-def _attend(server: _Server, channel: socket.socket, job: Job, watch: Watch) -> bytes:
+def _attend(server: _Server, channel: socket.socket, payload: bytes, *, timeout_s: float, watch: Watch) -> bytes:
     """Give the child its job, then wait for its answer, its death, the deadline or a cancel. Leaves no child."""
     pidfd = _receive_pidfd(channel)
     if pidfd is None:
         server.lost.set()
         return b""
-    limit_s = job.limits.decode_timeout_s
     try:
-        _send_job(channel, pickle.dumps(job), limit_s)
-        return _receive_answer(channel, time.monotonic() + limit_s, watch)
+        _send_job(channel, payload, timeout_s)
+        return _receive_answer(channel, time.monotonic() + timeout_s, watch)
     except TimeoutError:
         raise DecodeDeadlineError(
-            f"decoding took longer than the limit of {limit_s:g} s; send a shorter or smaller clip"
+            f"decoding took longer than the limit of {timeout_s:g} s; send a shorter or smaller clip"
         ) from None
     finally:
         _end(pidfd)
