@@ -62,6 +62,7 @@ class Settings(BaseSettings):
         cli_kebab_case=True,
         cli_hide_none_type=True,
         cli_prog_name="evs serve",
+        cli_exit_on_error=False,
     )
 
     model: CliPositionalArg[str] = Field(description="a folder, a hub id, or 'demo'")

@@ -1,0 +1,83 @@
+"""The command line: help, version, one-line errors, and an end without a traceback on Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from app.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+
+
+def start(*args: str, **options) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", "from app.cli import main; main()", *args]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **options)
+
+
+def run(*args: str) -> tuple[int, str, str]:
+    process = start(*args)
+    out, err = process.communicate(timeout=60)
+    return process.returncode, out, err
+
+
+def test_version_and_help() -> None:
+    assert run("--version") == (0, f"evs {VERSION}\n", "")
+    code, out, _ = run("serve", "--help")
+    assert code == 0
+    assert "--max-model-len" in out and "--allowed-local-media-path" in out
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["serve", "demo", "--port", "abc"], "--port"),
+        (["serve", "demo", "--bogus"], "--bogus"),
+        (["serve", "demo", "--config", "/no/such/file.toml"], "no/such/file"),
+        (["serve", "demo", "--config", "pyproject.toml"], "--build-system"),
+        (["serve", "demo", "--allowed-media-domains", "a.b"], "cannot fetch URLs"),
+        (["serve", "demo", "--host", "256.1.1.1"], "cannot listen"),
+        (["ask", "/no/such/clip.mp4", "what?"], "clip"),
+    ],
+)
+def test_errors_are_a_line_that_says_what(args: list[str], words: str) -> None:
+    code, _, err = run(*args)
+    assert code != 0
+    assert words in err
+    assert "Traceback" not in err
+
+
+def test_web_process_stays_small() -> None:
+    """Importing everything the server imports brings in no tensors and no codecs."""
+    code = "import sys, app.cli; print([m for m in ('torch', 'numpy', 'av', 'transformers') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_interrupt_while_loading_leaves_quietly(tmp_path: Path) -> None:
+    """Ctrl-C before the port is open."""
+    script = """if True:
+        import asyncio, app.serve, app.cli
+        async def load(*args, **options):
+            print("loading", flush=True)
+            await asyncio.sleep(60)
+        app.serve.start_engine = load
+        app.cli.main()
+    """
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-c", script, "serve", "demo", "--port", "0"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "loading\n"
+    time.sleep(0.05)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "Traceback" not in err
