@@ -113,8 +113,9 @@ def open_clip(file: BinaryIO, container: Container, limits: DecodeLimits) -> Ite
             file,
             "r",
             format=container.reader,
-            # No protocol at all: the bytes given are the only bytes a demuxer may read.
-            options={"protocol_whitelist": "none"},
+            # No protocol at all: the bytes given are the only bytes a demuxer may read. And nothing is decoded to learn
+            # about the streams: the sizes in the headers are checked first.
+            options={"protocol_whitelist": "none", "skip_frame": "all"},
             metadata_errors="replace",
         )
     except MemoryError:
