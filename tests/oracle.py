@@ -94,9 +94,13 @@ def answer(folder: Path, turn: Sequence[Part], max_tokens: int) -> OracleAnswer:
     inputs.pop("attention_mask", None)
     suppressed = [getattr(model.config, f"{kind}_token_id", None) for kind in ("image", "video")]
     prompt = ids[0].tolist()
+    positions = _prompt_positions(model, ids, types, inputs)
     steps, tokens = [], []
     for _ in range(max_tokens):
         extra = {} if types is None else {"mm_token_type_ids": types}
+        if positions is not None:
+            after = positions.max() + 1 + torch.arange(len(tokens)).expand(len(positions), 1, -1)
+            extra["position_ids"] = torch.cat((positions, after), dim=-1)
         # All ones, always: without a mask, gapped positions are read as several packed sequences.
         out = model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=False, **extra, **inputs)
         logits = out.logits[0, -1].float()
@@ -107,6 +111,23 @@ def answer(folder: Path, turn: Sequence[Part], max_tokens: int) -> OracleAnswer:
         ids = torch.cat((ids, torch.tensor([[tokens[-1]]])), dim=1)
         types = None if types is None else torch.cat((types, torch.zeros(1, 1, dtype=types.dtype)), dim=1)
     return OracleAnswer(prompt_ids=prompt, token_ids=tokens, logits=torch.stack(steps), inputs=inputs)
+
+
+def _prompt_positions(
+    model: Any, ids: torch.Tensor, types: torch.Tensor | None, inputs: dict[str, Any]
+) -> torch.Tensor | None:
+    """(A, 1, L) of a prompt with cells, as the model itself places them; None where it needs no telling.
+
+    Generated tokens follow the *largest* position, which a long clip's cells can hold: that is what the model's own
+    `rope_deltas` say, and what such models were trained with. A call without a cache (and `generate` of 5.24, which
+    counts on from the last row) would place them after the last token instead, so positions are given.
+    """
+    if types is None or not types.any() or not hasattr(model.model, "get_rope_index"):
+        return None
+    names = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
+    given = {name: inputs[name] for name in names if name in inputs}
+    positions: torch.Tensor = model.model.get_rope_index(ids, mm_token_type_ids=types, **given)[0]
+    return positions
 
 
 def worst_error(ours: torch.Tensor, oracle: torch.Tensor) -> float:

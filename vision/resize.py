@@ -94,6 +94,38 @@ class ImageSmartResize:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FrameSmartResize:
+    """Qwen2-VL's rule for clips: both sides a multiple of `factor`, height x width of each frame within bounds.
+
+    min_pixels, max_pixels: bounds on one frame's height x width.
+    total_pixels: also bounds each frame to its slot's even share of this, though never below 1.05 x min_pixels. None:
+        long clips cost as much per frame as short ones.
+    """
+
+    factor: int = 28
+    temporal_factor: int = 2
+    min_pixels: int = 128 * 28 * 28
+    max_pixels: int = 768 * 28 * 28
+    total_pixels: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_budget(self.factor, self.min_pixels, self.max_pixels)
+
+    def target_size(self, num_frames: int, height: int, width: int) -> tuple[int, int]:
+        _check_aspect(height, width)
+        return _fit_budget(
+            height, width, factor=self.factor, frames=1, counted_frames=1,
+            min_pixels=self.min_pixels, max_pixels=self._budget(max(num_frames, self.temporal_factor)),
+        )  # fmt: skip
+
+    def _budget(self, frames: int) -> int:
+        if self.total_pixels is None:
+            return self.max_pixels
+        share = min(self.max_pixels, self.total_pixels * self.temporal_factor // frames)
+        return max(share, int(self.min_pixels * 1.05))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FixedSize:
     """Every picture is stretched to one size (square towers such as SigLIP)."""
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from vision.errors import InvalidMediaOptionError
 
@@ -31,6 +33,8 @@ class SamplingPolicy:
     num_frames: pictures in all; a clip with fewer gives all it has. Neither: every picture of the clip.
     min_frames, max_frames: bounds on the count. They lower or raise the rate and never cut the tail.
     multiple_of: the count is rounded down to a multiple of this while at least one multiple is left.
+    spread: "ends" takes the first and the last picture and spreads the rest evenly between them; "starts" cuts the clip
+        into equal parts and takes the picture at the start of each.
     start_s, end_s: look only at [start_s, end_s) of the clip's own time.
     """
 
@@ -39,6 +43,7 @@ class SamplingPolicy:
     min_frames: int = 1
     max_frames: int = 768
     multiple_of: int = 1
+    spread: Literal["ends", "starts"] = "ends"
     start_s: float | None = None
     end_s: float | None = None
 
@@ -84,9 +89,9 @@ def choose_frames(
     end_s: when the last picture leaves the screen.
     source_fps: the rate, as `estimate_rate` gives it.
 
-    At a constant rate the indices are those of transformers' Qwen3-VL processor: the count is
-    int(total / source_fps * fps) within the bounds, spread evenly over the indices from first to last. At a varying
-    rate the *times* are spread evenly, and each takes the picture on screen then.
+    At a constant rate the indices are those of transformers' Qwen3-VL processor (spread "ends") or Qwen2-VL processor
+    ("starts"): the count is int(total / source_fps * fps) within the bounds, spread evenly over the indices. At a
+    varying rate the *times* are spread evenly, and each takes the picture on screen then.
     Raises InvalidMediaOptionError when [start_s, end_s) holds nothing of the clip.
     """
     times = np.asarray(pts_s, dtype=np.float64)
@@ -126,8 +131,21 @@ def _choose_by_index(times: Times, first: int, stop: int, policy: SamplingPolicy
     total = stop - first
     by_fps = int(total / rate * policy.fps) if policy.fps is not None and rate is not None else total
     count = _bound_count(by_fps, total, policy)
-    chosen = first + np.linspace(0, total - 1, count).round().astype(np.int64)
+    chosen = first + _spread_indices(total, count, policy)
     return FrameChoice(indices=tuple(chosen.tolist()), times_s=tuple(times[chosen].tolist()))
+
+
+def _spread_indices(total: int, count: int, policy: SamplingPolicy) -> npt.NDArray[np.int64]:
+    """(count,) indices in [0, total).
+
+    Worked example, 3 of 7: "ends" 0, 3, 6; "starts" 0, 2, 4 (parts of 7/3 begin at 0, 2.33 and 4.67).
+    """
+    if policy.spread == "ends":
+        return np.linspace(0, total - 1, count).round().astype(np.int64)
+    # The very call of transformers' processor: its rounding decides where a part begins on a whole index. It can give
+    # one index too many, `total` itself, and then fails there.
+    starts: npt.NDArray[np.int64] = torch.arange(0, total, total / count)[:count].to(torch.int64).numpy()
+    return starts
 
 
 def _choose_by_time(times: Times, first: int, stop: int, end_s: float, policy: SamplingPolicy) -> FrameChoice:
@@ -140,6 +158,8 @@ def _choose_by_time(times: Times, first: int, stop: int, end_s: float, policy: S
         return _follow_targets(times, np.maximum(times[first:stop], begin), interval)
     by_fps = int(shown_s * policy.fps) if policy.fps is not None else stop - first
     count = _bound_count(by_fps, max(1, round(shown_s / interval)), policy)
+    if policy.spread == "starts":
+        return _follow_targets(times, begin + np.arange(count, dtype=np.float64) * (shown_s / count), interval)
     return _follow_targets(times, np.linspace(begin, last, count), interval)
 
 

@@ -58,7 +58,8 @@ def sampling_policy(
     return SamplingPolicy(
         fps=fps,
         num_frames=options.num_frames,
-        min_frames=min(processor.min_frames, max_frames),
+        # The family's lower bound is for a rate; a count that was asked for is a count.
+        min_frames=1 if options.num_frames is not None else min(processor.min_frames, max_frames),
         max_frames=max_frames,
         multiple_of=multiple_of,
         start_s=options.start_s,

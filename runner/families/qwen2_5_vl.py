@@ -61,9 +61,7 @@ class Qwen25VL:
         sampling = sampling_policy(
             _whole_slots(options, video, temporal), video, frames_per_slot=temporal, multiple_of=temporal
         )
-        return DecodeRequest(
-            kind="video", sampling=replace(sampling, spread="starts"), resize=self._resize(options)
-        )
+        return DecodeRequest(kind="video", sampling=replace(sampling, spread="starts"), resize=self._resize(options))
 
     def _resize(self, options: VideoOptions) -> FrameSmartResize:
         """A frame's own bounds, and its share of what the clip may cost. What the request bounds is not raised again
@@ -75,7 +73,10 @@ class Qwen25VL:
         if options.max_pixels is not None:
             min_pixels = min(min_pixels, max(1, int(max_pixels / 1.05)))
         if options.max_tokens is not None:
-            min_pixels, total = min(min_pixels, cell), min(total or options.max_tokens * cell, options.max_tokens * cell)
+            min_pixels, total = (
+                min(min_pixels, cell),
+                min(total or options.max_tokens * cell, options.max_tokens * cell),
+            )
         return FrameSmartResize(
             factor=self._factor,
             temporal_factor=self._vision.temporal_patch_size,
@@ -194,5 +195,5 @@ def _whole_slots(options: VideoOptions, video: Any, temporal: int) -> VideoOptio
         return msgspec.structs.replace(options, fps=TRAINED_FPS) if trained else options
     nearest = max(1, round(options.num_frames / temporal)) * temporal
     limit = video.max_frames if options.max_frames is None else options.max_frames
-    fits = 0 < options.num_frames and nearest <= limit
+    fits = options.num_frames > 0 and nearest <= limit
     return msgspec.structs.replace(options, num_frames=nearest) if fits else options

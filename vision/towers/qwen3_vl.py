@@ -4,15 +4,13 @@ against."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 
 from vision.towers.packed import EncodedCells, PatchBatch
-
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+from vision.towers.rotary import Attend, attend_rotated, rotary_phases
 
 
 def encode_packed(tower: Any, batch: PatchBatch, attend: Attend) -> EncodedCells:
@@ -23,37 +21,15 @@ def encode_packed(tower: Any, batch: PatchBatch, attend: Attend) -> EncodedCells
     device = tower.pos_embed.weight.device
     hidden = tower.patch_embed(batch.pixel_values.to(device))  # (R, D_vision)
     hidden = hidden + _position_embedding(tower, batch).to(hidden.dtype)
-    cos, sin = _rotary_phases(tower, batch, device)
+    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, device)
     planes = []
     for level, block in enumerate(tower.blocks):
-        hidden = hidden + _attention(block.attn, block.norm1(hidden), cos, sin, attend)
+        hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), phases, attend)
         hidden = hidden + block.mlp(block.norm2(hidden))
         if level in tower.deepstack_visual_indexes:
             merger = tower.deepstack_merger_list[tower.deepstack_visual_indexes.index(level)]
             planes.append(merger(hidden))
     return EncodedCells(embeddings=tower.merger(hidden), planes=tuple(planes))
-
-
-def _attention(attn: Any, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, attend: Attend) -> torch.Tensor:
-    q, k, v = attn.qkv(hidden).view(len(hidden), 3, attn.num_heads, -1).unbind(1)  # each (R, H, K)
-    out = attend(rotate(q, cos, sin), rotate(k, cos, sin), v, attn.scaling)
-    projected: torch.Tensor = attn.proj(out.flatten(1))
-    return projected
-
-
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Rotary embedding in float32. x: (R, H, K); cos, sin: (R, 1, K / 2) of the angle that turns pair (i, i + K /
-    2)."""
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-
-
-def _rotary_phases(tower: Any, batch: PatchBatch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """cos and sin, (R, 1, K / 2): the first half of the angles turns with the row, the second with the column."""
-    inv_freq = tower.rotary_pos_emb.inv_freq.to(device=device, dtype=torch.float32)
-    places = torch.from_numpy(np.stack((batch.rows, batch.cols), axis=1)).to(device)
-    angles = (places[:, :, None].float() * inv_freq).flatten(1)[:, None]
-    return angles.cos(), angles.sin()
 
 
 def _position_embedding(tower: Any, batch: PatchBatch) -> torch.Tensor:

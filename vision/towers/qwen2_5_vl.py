@@ -1,0 +1,86 @@
+"""Qwen2.5-VL's vision tower over packed patches: attention in windows, and over whole slots in a few layers. Qwen2-VL's
+is the one without windows. Reuses the tower's own submodules; owns only how rows are ordered and attended. Source: the
+Qwen2.5-VL technical report and transformers' modules, which tests hold it against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from vision.towers.packed import EncodedCells, PatchBatch
+from vision.towers.rotary import Attend, Phases, PlanAttention, attend_rotated, rotary_phases
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Arrangement:
+    """One order of the R rows: `enter` (R,) takes rows from the other order into this one."""
+
+    enter: torch.Tensor
+    phases: Phases
+    attend: Attend
+
+
+def encode_packed(tower: Any, batch: PatchBatch, plan: PlanAttention) -> EncodedCells:
+    """Encode R patches, whose segments are slots, into N = R / merge_size**2 cells.
+
+    tower: transformers' Qwen2.5-VL or Qwen2-VL vision model. plan(cu_seqlens) gives the attention that keeps those
+    segments apart. Rows are reordered where a layer attends otherwise than the one before, a few times in all.
+    """
+    device = tower.patch_embed.proj.weight.device
+    by_slot, by_window = _arrange(tower, batch, plan, device)
+    windowed = windowed_levels(tower)
+    hidden, now = tower.patch_embed(batch.pixel_values.to(device)), by_slot  # (R, D_vision)
+    for level, block in enumerate(tower.blocks):
+        wanted = by_window if level in windowed else by_slot
+        if wanted is not now:
+            hidden, now = hidden[wanted.enter], wanted
+        hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), now.phases, now.attend)
+        hidden = hidden + block.mlp(block.norm2(hidden))
+    if now is not by_slot:
+        hidden = hidden[by_slot.enter]
+    return EncodedCells(embeddings=tower.merger(hidden))
+
+
+def windowed_levels(tower: Any) -> frozenset[int]:
+    """The layers that attend inside windows; none in Qwen2-VL."""
+    levels = range(len(tower.blocks))
+    return frozenset(levels) - frozenset(getattr(tower, "fullatt_block_indexes", levels))
+
+
+def window_order(batch: PatchBatch, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows sorted by window, and the windows' cu_seqlens: (R,) and (windows + 1,) int64.
+
+    side: a window's side in patches; windows are cut from the top left corner of each slot, so that those at the right
+    and at the bottom can be smaller. Windows of one size stand together, whichever slot and clip they are of: they are
+    attended as one operator. The patches of a cell stay neighbours.
+
+    Worked example, one slot of 2 x 6 patches (cells of 2 x 2) with windows of side 4: cells 0 and 1 are one window of
+    8 rows, cell 2 is one of 4 rows and comes first: order [8..11, 0..7], cu_seqlens [0, 4, 12].
+    """
+    segment = np.repeat(np.arange(len(batch.cu_seqlens) - 1), np.diff(batch.cu_seqlens))
+    row, col = batch.rows // side, batch.cols // side
+    window = (segment * (row.max() + 1) + row) * (col.max() + 1) + col
+    _, number, sizes = np.unique(window, return_inverse=True, return_counts=True)
+    order = np.lexsort((number, sizes[number]))  # by size, then by window; rows of a window keep their order
+    return order, np.concatenate((np.zeros(1, np.int64), np.cumsum(np.sort(sizes))))
+
+
+def _arrange(
+    tower: Any, batch: PatchBatch, plan: PlanAttention, device: torch.device
+) -> tuple[_Arrangement, _Arrangement]:
+    """Rows slot by slot, as they came, and rows window by window; one and the same where the tower has no windows."""
+    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, device)
+    if not windowed_levels(tower):
+        whole = _Arrangement(enter=torch.arange(len(batch.rows)), phases=phases, attend=plan(batch.cu_seqlens))
+        return whole, whole
+    cells = tower.window_size // tower.spatial_merge_size // tower.patch_size
+    order, cu_windows = window_order(batch, cells * tower.spatial_merge_size)
+    into_windows, into_slots = (torch.from_numpy(x).to(device) for x in (order, np.argsort(order)))
+    turned = phases[0][into_windows], phases[1][into_windows]
+    return (
+        _Arrangement(enter=into_slots, phases=phases, attend=plan(batch.cu_seqlens)),
+        _Arrangement(enter=into_windows, phases=turned, attend=plan(cu_windows)),
+    )
