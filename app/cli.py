@@ -1,6 +1,7 @@
 """Owns the command `evs`: its subcommands, their words, and how it ends (one line for an error, none for Ctrl-C).
 
-Knows nothing of how an answer is made. The flags of `serve` are the settings themselves (app/settings.py).
+Knows nothing of how an answer is made. The flags of `serve` are the settings themselves (app/settings.py). A command
+imports what it needs when it runs: `evs ask` has no use for a web framework, which takes half a second to load.
 """
 
 from __future__ import annotations
@@ -14,10 +15,7 @@ import typer
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from app.ask import AskOptions, ask_once
-from app.doctor import show_doctor
 from app.log import configure_logging
-from app.serve import serve_forever
 from app.settings import Settings, load_settings
 from app.version import VERSION
 from runner.errors import EngineError
@@ -52,6 +50,8 @@ def start(
 @cli.command(context_settings=_PASS_FLAGS)
 def serve(context: typer.Context) -> None:
     """Serve MODEL (a folder, a hub id, or demo) over HTTP. `evs serve --help` lists the settings."""
+    from app.serve import serve_forever
+
     settings = _load(context.args)
     configure_logging(settings.log_level)
     asyncio.run(serve_forever(settings))
@@ -68,6 +68,8 @@ def ask(
     max_frames: Annotated[int | None, typer.Option(min=1, help="Frames looked at in all.")] = None,
 ) -> None:
     """Ask PROMPT about CLIP, in this process."""
+    from app.ask import AskOptions, ask_once
+
     settings = _load(None, model=model)
     configure_logging("warning")
     options = AskOptions(
@@ -79,6 +81,8 @@ def ask(
 @cli.command()
 def doctor() -> None:
     """Show what this machine has: cores, memory, device, decoders, attention backends."""
+    from app.doctor import show_doctor
+
     show_doctor()
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import binascii
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -90,19 +91,31 @@ def decode_base64(text: str, max_bytes: int, *, param: str) -> bytes:
     """Strict about characters, lenient about spelling; the payload never appears in an error."""
     if "%" in text:
         text = unquote(text)
-    text = "".join(text.split()).rstrip("=").replace("-", "+").replace("_", "/")
-    if not text:
+    text = text.rstrip("= \t\r\n")
+    if not text.strip():
         raise RequestError("invalid", "the base64 data is empty", param=param)
-    if len(text) // 4 * 3 > max_bytes:
+    if (len(text) - text.count("\n")) // 4 * 3 > max_bytes:
         raise _too_many_bytes(max_bytes, param)
     try:
-        slices = [text[at : at + SLICE_CHARS] for at in range(0, len(text), SLICE_CHARS)]
-        slices[-1] += "=" * (-len(text) % 4)
-        return b"".join(binascii.a2b_base64(piece, strict_mode=True) for piece in slices)
+        return b"".join(_decode_slices(text))
     except ValueError:  # binascii.Error is one, and so is the complaint about characters that are not ASCII
         raise RequestError(
             "invalid", "the base64 data holds a character outside its alphabet or is cut short", param=param
         ) from None
+
+
+def _decode_slices(text: str) -> Iterator[bytes]:
+    """`text` has no padding at its end; padding anywhere else is a character out of place."""
+    rest = ""
+    for at in range(0, len(text), SLICE_CHARS):
+        piece = "".join(text[at : at + SLICE_CHARS].split())
+        if "=" in piece:
+            raise ValueError("padding inside")
+        rest += piece.replace("-", "+").replace("_", "/")
+        whole = len(rest) // 4 * 4
+        yield binascii.a2b_base64(rest[:whole], strict_mode=True)
+        rest = rest[whole:]
+    yield binascii.a2b_base64(rest + "=" * (-len(rest) % 4), strict_mode=True)
 
 
 def _too_many_bytes(max_bytes: int, param: str) -> RequestError:

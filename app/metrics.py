@@ -1,7 +1,7 @@
 """Owns the metrics of the HTTP side and the text of /metrics, in which the engine's own stand beside them.
 
 Knows nothing of what the engine counts: its counters and gauges are passed on under the names it gave them. Where a
-metric means the same as one of vLLM's it has vLLM's name with the prefix `evs_`.
+metric means the same as one of vLLM's it has vLLM's name, `vllm:` included; all others begin with `evs:`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series fo
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 LATENCY_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-_NAME = re.compile(r"(?:evs_)?([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?")
+_NAME = re.compile(r"([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})?")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
 
 
@@ -34,34 +34,34 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.http_requests = Counter(
-            "evs_http_requests", "Requests answered", ["method", "route", "status"], registry=self.registry
+            "evs:http_requests", "Requests answered", ["method", "route", "status"], registry=self.registry
         )
         self.http_duration_s = Histogram(
-            "evs_http_request_duration_seconds",
+            "evs:http_request_duration_seconds",
             "From the request's head to the last byte of its answer",
             ["method", "route"],
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
-        self.http_in_flight = Gauge("evs_http_requests_in_flight", "Requests being answered", registry=self.registry)
-        self.uploads = Gauge("evs_uploads_on_disk", "Uploaded files that live requests hold", registry=self.registry)
+        self.http_in_flight = Gauge("evs:http_requests_in_flight", "Requests being answered", registry=self.registry)
+        self.uploads = Gauge("evs:uploads_on_disk", "Uploaded files that live requests hold", registry=self.registry)
         self.answers = Counter(
-            "evs_request_success", "Answers that ended, by how", ["finished_reason"], registry=self.registry
+            "evs:answers", "Answers that ended, by how their client saw it", ["finished_reason"], registry=self.registry
         )
         self.first_token_s = Histogram(
-            "evs_time_to_first_token_seconds",
+            "vllm:time_to_first_token_seconds",
             "From the request's last byte to its first token",
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
         )
         self.token_s = Histogram(
-            "evs_request_time_per_output_token_seconds",
+            "vllm:request_time_per_output_token_seconds",
             "Mean time between tokens of an answer",
             buckets=TOKEN_BUCKETS_S,
             registry=self.registry,
         )
         self.latency_s = Histogram(
-            "evs_e2e_request_latency_seconds",
+            "vllm:e2e_request_latency_seconds",
             "From the request's last byte to its last token",
             buckets=LATENCY_BUCKETS_S,
             registry=self.registry,
@@ -94,12 +94,12 @@ class _EngineNumbers:
 
 
 def parse_key(key: str) -> tuple[str, dict[str, str]]:
-    """'graph_misses{reason="shape"}' -> ('evs_graph_misses', {'reason': 'shape'})"""
+    """'evs:graph_misses{reason="shape"}' -> ('evs:graph_misses', {'reason': 'shape'})"""
     match = _NAME.fullmatch(key)
     if match is None:
         raise ValueError(f"not a metric's name: {key!r}")
     labels = {name: re.sub(r"\\(.)", _unescape, value) for name, value in _LABEL.findall(match[2] or "")}
-    return "evs_" + match[1], labels
+    return match[1], labels
 
 
 def _unescape(match: re.Match[str]) -> str:

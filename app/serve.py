@@ -5,6 +5,7 @@ Knows nothing of routes or of what the engine does.
 
 from __future__ import annotations
 
+import asyncio
 import socket
 
 from rich.console import Console
@@ -23,23 +24,32 @@ async def serve_forever(settings: Settings) -> None:
     if settings.model == DEMO:
         console.print(DEMO_NOTE, style="yellow", highlight=False)
     settings = settings.model_copy(update={"model": resolve_model(settings.model), **_keep_name(settings)})
+    loaded: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
+
+    async def hand_over() -> EngineClient:
+        client = await loaded
+        announce(client, listener, settings)
+        return client
+
     with _listen(settings) as listener:
+        # Made before the engine, so that nothing slow lies between its loading and the server's own signal handling.
+        server = make_uvicorn_server(create_app(settings, hand_over), settings)
         with show_loading(console) as on_loading:
             client = await start_engine(settings.to_engine_config(), where="process", on_loading=on_loading)
-
-        async def hand_over() -> EngineClient:
-            return client
-
-        app = create_app(settings, hand_over)
-        host, port = listener.getsockname()[:2]
-        for note in client.info.notes:
-            log_event("note", text=note)
-        log_event("serving", model=settings.model_names[0], url=f"http://{host}:{port}", device=client.info.device)
+        loaded.set_result(client)
         try:
-            await make_uvicorn_server(app, settings).serve(sockets=[listener])
+            await server.serve(sockets=[listener])
         finally:
             if client.is_alive:  # the application never started
                 await client.close(grace_s=0.0)
+
+
+def announce(client: EngineClient, listener: socket.socket, settings: Settings) -> None:
+    for note in client.info.notes:
+        log_event("note", text=note)
+    host, port = listener.getsockname()[:2]
+    host = f"[{host}]" if ":" in host else host
+    log_event("serving", model=settings.model_names[0], url=f"http://{host}:{port}", device=client.info.device)
 
 
 def _keep_name(settings: Settings) -> dict[str, list[str]]:

@@ -63,7 +63,7 @@ async def show_metrics(request: Request) -> Response:
     """Prometheus text. A busy or dead engine leaves only the HTTP side's numbers."""
     state = get_state(request)
     counters: dict[str, float] = {}
-    gauges: dict[str, float] = {"engine_up": float(state.client.is_alive)}
+    gauges: dict[str, float] = {"evs:engine_up": float(state.client.is_alive)}
     try:
         stats = await asyncio.wait_for(state.client.stats(uuid.uuid4().hex), STATS_TIMEOUT_S)
         counters, gauges = stats.counters, gauges | stats.gauges

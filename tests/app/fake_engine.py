@@ -205,8 +205,8 @@ class FakeEngine:
             raise EngineDeadError("gone")
         return Stats(
             request_id=request_id,
-            counters={"prompt_tokens_total": 12.0, 'route_total{mode="eager",reason="a \\"b\\""}': 2.0},
-            gauges={"num_requests_running": 1.0},
+            counters={"vllm:prompt_tokens_total": 12.0, 'evs:route_total{mode="eager",reason="a \\"b\\""}': 2.0},
+            gauges={"vllm:num_requests_running": 1.0},
         )
 
     async def close(self, *, grace_s: float = 5.0) -> None:

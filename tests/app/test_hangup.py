@@ -42,7 +42,7 @@ def is_idle(server: RunningServer) -> bool:
         text = b""
         while data := probe.recv(65536):
             text += data
-    return server.is_clean() and b"evs_http_requests_in_flight 1.0" in text and b"evs_uploads_on_disk 0.0" in text
+    return server.is_clean() and b"evs:http_requests_in_flight 1.0" in text and b"evs:uploads_on_disk 0.0" in text
 
 
 @pytest.mark.parametrize("part", [50, 1000, 100_000])

@@ -40,14 +40,14 @@ def test_metrics_are_prometheus_text(make_client: MakeClient) -> None:
     assert response.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     families = {family.name: family for family in text_string_to_metric_families(response.text)}
     values = {(s.name, tuple(s.labels.values())): s.value for family in families.values() for s in family.samples}
-    assert values["evs_prompt_tokens_total", ()] == 12
-    assert values["evs_route_total", ("eager", 'a "b"')] == 2
-    assert values["evs_num_requests_running", ()] == 1
-    assert values["evs_engine_up", ()] == 1
-    assert values["evs_request_success_total", ("stop",)] == 1
-    assert values["evs_http_requests_total", ("POST", "/v1/chat/completions", "200")] == 1
-    assert values["evs_http_requests_total", ("any", "unknown", "404")] == 1
-    assert values["evs_time_to_first_token_seconds_count", ()] == 1
+    assert values["vllm:prompt_tokens_total", ()] == 12
+    assert values["evs:route_total", ("eager", 'a "b"')] == 2
+    assert values["vllm:num_requests_running", ()] == 1
+    assert values["evs:engine_up", ()] == 1
+    assert values["evs:answers_total", ("stop",)] == 1
+    assert values["evs:http_requests_total", ("POST", "/v1/chat/completions", "200")] == 1
+    assert values["evs:http_requests_total", ("any", "unknown", "404")] == 1
+    assert values["vllm:time_to_first_token_seconds_count", ()] == 1
     assert len(families) == len(re.findall("^# TYPE", response.text, re.MULTILINE))
 
 
@@ -56,8 +56,8 @@ def test_metrics_outlive_the_engine(make_client: MakeClient) -> None:
     client = make_client(engine)
     engine.is_alive = False
     text = client.get("/metrics").text
-    assert "evs_engine_up 0.0" in text
-    assert "evs_http_requests" in text
+    assert "evs:engine_up 0.0" in text
+    assert "evs:http_requests" in text
 
 
 def test_unknown_routes_and_methods_have_openais_shape(make_client: MakeClient) -> None:
