@@ -45,7 +45,7 @@ class AskOptions:
 async def ask_once(settings: Settings, options: AskOptions) -> None:
     console = Console(stderr=True)
     if settings.model == DEMO:
-        console.print(DEMO_NOTE, style="yellow", highlight=False)
+        console.print(DEMO_NOTE, style="yellow", highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"model": resolve_model(settings.model)})
     async with AsyncExitStack() as stack:
         with show_loading(console) as on_loading:
@@ -69,7 +69,7 @@ async def _print_answer(client: EngineClient, stream: GenerationStream, console:
         print(answer.feed(delta).text, end="", flush=True)
     print()
     line = describe_usage(stream.accepted.usage, answer.tokens, first_s, time.perf_counter() - began)
-    console.print(line, style="dim", highlight=False)
+    console.print(line, style="dim", highlight=False, soft_wrap=True)
 
 
 def describe_usage(usage: PromptUsage, tokens: int, first_s: float, total_s: float) -> str:

@@ -31,7 +31,8 @@ class PhaseBars:
 @contextmanager
 def show_phases(console: Console) -> Iterator[PhaseBars]:
     columns = (SpinnerColumn(), TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bars:
+    quiet = not console.is_terminal  # a file or a pipe gets no bars
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=quiet) as bars:
         yield PhaseBars(bars)
 
 

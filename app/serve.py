@@ -22,7 +22,7 @@ async def serve_forever(settings: Settings) -> None:
     """Run until a signal says stop. A port that is taken is found before the model is loaded."""
     console = Console(stderr=True)
     if settings.model == DEMO:
-        console.print(DEMO_NOTE, style="yellow", highlight=False)
+        console.print(DEMO_NOTE, style="yellow", highlight=False, soft_wrap=True)
     settings = settings.model_copy(update={"model": resolve_model(settings.model), **_keep_name(settings)})
     loaded: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
 
