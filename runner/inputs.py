@@ -75,11 +75,12 @@ class InputBuffers:
         cells: list[torch.Tensor] = []
         for w, first in zip(work, cu_seqlens.tolist(), strict=False):
             items = w.sequence.prompt.item[w.start : w.stop]
-            for index in np.unique(items[items >= 0]).tolist():
-                within = np.flatnonzero(items == index)
+            rank = w.sequence.prompt.rank[w.start : w.stop]
+            for index in np.unique(items[rank >= 0]).tolist():
+                within = np.flatnonzero((items == index) & (rank >= 0))
                 entry = store.get(w.sequence.items[index])
                 assert entry is not None, "a cell's row was scheduled before its encoding"
-                ranks = w.sequence.prompt.rank[w.start : w.stop][within]
+                ranks = rank[within]
                 assert ranks[-1] < entry.num_rows, (ranks[-1], entry.num_rows)
                 rows.append(within + first)
                 cells.append(entry.rows[:, torch.from_numpy(ranks).to(self._device)])

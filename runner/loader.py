@@ -40,12 +40,13 @@ def load_model(config: EngineConfig, on_progress: OnProgress) -> LoadedModel:
     if kind not in ADAPTERS:
         known = ", ".join(sorted(ADAPTERS))
         raise EngineStartError(f"no family serves model type {kind!r}; served are: {known}")
+    adapter = adapter_of(kind)  # before loading: an adapter may have to make its processor loadable
     device = _device(config)
     dtype = _dtype(config, folder, device)
     model, processor = _load(folder, device, dtype, on_progress)
     parameters = list(model.parameters())
     return LoadedModel(
-        family=adapter_of(kind)(model, processor),
+        family=adapter(model, processor),
         tokenizer=PromptTokenizer(processor.tokenizer),
         device=device,
         dtype=dtype,

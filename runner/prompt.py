@@ -15,7 +15,7 @@ import numpy as np
 
 from runner.chat import Piece, render_pieces
 from runner.errors import RequestError
-from runner.families.base import DenseSpan, Family, ItemText
+from runner.families.base import STRUCTURAL, DenseSpan, Family, ItemText
 from runner.items import MediaItem
 from runner.messages import ChatMessage
 from runner.tokenizer import PromptTokenizer
@@ -25,9 +25,9 @@ from runner.tokenizer import PromptTokenizer
 class Prompt:
     """L rows as the language model reads them.
 
-    token_ids (L,) int64. positions (rope_axes, L) int64. item (L,) int32: which item a row is a cell of, -1 for text.
-    rank (L,) int64: that row's place among its item's kept cells, -1 for text. next_position: the first generated
-    token's position on every axis (dense maximum + 1).
+    token_ids (L,) int64. positions (rope_axes, L) int64. item (L,) int32: which item a row belongs to, -1 for text.
+    rank (L,) int64: that row's place among its item's kept cells, -1 for text and structural rows. next_position: the
+    first generated token's position on every axis (dense maximum + 1).
     """
 
     token_ids: np.ndarray
@@ -52,7 +52,9 @@ def build_prompt(
     `items` stand in the order in which the chat names them. Raises RequestError when the checkpoint's template does not
     give each item its own placeholder.
     """
-    pieces = render_pieces(chat, family.render, tokenizer.marks)
+    # What stands for an item need not be a token: SmolVLM's <video> is not, and a user may still write it.
+    marks = (*tokenizer.marks, *map(family.placeholder_pattern, family.modalities))
+    pieces = render_pieces(chat, family.render, marks)
     texts = [family.write_item(item) for item in items]
     pieces = _place_items(pieces, family, items, texts)
     token_ids, spans = _expand(tokenizer.encode(pieces), family, items, texts)
@@ -115,7 +117,8 @@ def prune_prompt(
     """Take the rows of dropped cells out of a dense prompt.
 
     Worked example: tokens [5, P, P, P, 6] at positions [0, 1, 2, 3, 4], one item whose cells 0..2 are kept as
-    [1, 0, 1]: tokens [5, P, P, 6], positions [0, 1, 3, 4], ranks [-1, 0, 1, -1], next_position 5.
+    [1, 0, 1]: tokens [5, P, P, 6], positions [0, 1, 3, 4], ranks [-1, 0, 1, -1], next_position 5. Were the last P
+    structural, it would stay whatever is kept, of rank -1.
     """
     length = len(token_ids)
     item = np.full(length, -1, dtype=np.int32)
@@ -123,10 +126,11 @@ def prune_prompt(
     keep = np.ones(length, dtype=np.bool_)
     for span in spans:
         flat = items[span.item].selection.keep.reshape(-1)
-        rows = slice(span.start, span.start + len(span.cells))
-        item[rows] = span.item
-        rank[rows] = np.cumsum(flat)[span.cells] - 1
-        keep[rows] = flat[span.cells]
+        item[span.start : span.start + len(span.cells)] = span.item
+        rows = span.start + np.flatnonzero(span.cells != STRUCTURAL)
+        cells = span.cells[span.cells != STRUCTURAL]
+        rank[rows] = np.cumsum(flat)[cells] - 1
+        keep[rows] = flat[cells]
     return Prompt(
         token_ids=token_ids[keep],
         positions=np.ascontiguousarray(positions[:, keep]),

@@ -67,4 +67,4 @@ class Sequence:
 
     def last_row_of(self, item: int) -> int:
         """The last prompt row that is a cell of this item: once it is computed, the item's encoding is not needed."""
-        return int(np.flatnonzero(self.prompt.item == item)[-1])
+        return int(np.flatnonzero((self.prompt.item == item) & (self.prompt.rank >= 0))[-1])

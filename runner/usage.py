@@ -14,10 +14,11 @@ from runner.prompt import Prompt
 def prompt_usage(prompt: Prompt, items: Sequence[MediaItem]) -> PromptUsage:
     """Counts read off the prompt itself: what is billed is what the model reads."""
     videos = [item for item in items if item.kind == "video"]
-    rows = np.bincount(prompt.item[prompt.item >= 0], minlength=len(items)).tolist()
+    rows = np.bincount(prompt.item[prompt.item >= 0], minlength=len(items)).tolist()  # structural rows are billed, too
+    cells = np.bincount(prompt.item[prompt.rank >= 0], minlength=len(items)).tolist()
     by_kind = {"image": 0, "video": 0}
-    for item, count in zip(items, rows, strict=True):
-        assert count == item.selection.kept, f"{count} placeholder rows for {item.selection.kept} kept cells"
+    for item, count, kept in zip(items, rows, cells, strict=True):
+        assert kept == item.selection.kept, f"{kept} rows of cells for {item.selection.kept} kept cells"
         by_kind[item.kind] += count
     return PromptUsage(
         prompt_tokens=len(prompt),

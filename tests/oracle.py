@@ -21,6 +21,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from runner.messages import ChatMessage, InlineBytes, MediaPart, TextPart
+from tests.oracle_items import BY_ITEM
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +89,8 @@ def _metadata(clip: Clip) -> VideoMetadata:
 @torch.inference_mode()
 def answer(folder: Path, turn: Sequence[Part], max_tokens: int) -> OracleAnswer:
     model, processor = load_oracle(folder)
-    inputs = prepare_inputs(processor, turn)
+    by_item = BY_ITEM.get(model.config.model_type)
+    inputs = prepare_inputs(processor, turn) if by_item is None else by_item(model, processor, turn)
     ids = inputs.pop("input_ids")
     types = inputs.pop("mm_token_type_ids", None)
     inputs.pop("attention_mask", None)

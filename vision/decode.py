@@ -12,18 +12,15 @@ from fractions import Fraction
 from typing import BinaryIO
 
 import av
-import numpy as np
-import torch
 from av.video.frame import VideoFrame
 
 from vision.color import Pixels, to_rgb
 from vision.containers import HEAD_BYTES, sniff_container
 from vision.errors import UndecodableError
-from vision.images import decode_image
+from vision.images import decode_image, shape_picture
 from vision.limits import DecodeLimits
 from vision.probe import Clip, open_clip
 from vision.request import DecodeRequest, FrameSink, FramesReport
-from vision.resize import resize_frames
 from vision.rotation import QUARTER_TURNS, Orientation, read_orientation, turn_upright
 from vision.sampling import choose_frames, estimate_rate, nominal_interval
 
@@ -144,9 +141,9 @@ class _Walk:
             self.source_size = _shown_size(upright, self.clip.pixel_aspect, orientation)
             self.target = self.request.resize.target_size(num_frames, *self.source_size)
             self.sink.begin(num_frames, *self.target)
-        resized = _resize(upright, self.target, self.request)
+        picture = shape_picture(upright, self.source_size, self.target, self.request)[0]
         for position in positions:
-            self.sink.put(position, resized)
+            self.sink.put(position, picture)
 
 
 def _shown_size(upright: Pixels, pixel_aspect: Fraction, orientation: Orientation) -> tuple[int, int]:
@@ -155,8 +152,3 @@ def _shown_size(upright: Pixels, pixel_aspect: Fraction, orientation: Orientatio
     if orientation in QUARTER_TURNS:
         return max(1, round(height * pixel_aspect)), width
     return height, max(1, round(width * pixel_aspect))
-
-
-def _resize(upright: Pixels, target: tuple[int, int], request: DecodeRequest) -> Pixels:
-    frame = torch.from_numpy(np.ascontiguousarray(upright)).permute(2, 0, 1)
-    return resize_frames(frame, target, interpolation=request.interpolation).contiguous().numpy()

@@ -25,14 +25,17 @@ from vision.sampling import choose_frames
 def decode_image(
     data: bytes, container: Container, request: DecodeRequest, *, limits: DecodeLimits, sink: FrameSink
 ) -> FramesReport:
-    """One picture (the first of an animated one), upright, over a white background where transparent."""
+    """One picture (the first of an animated one), upright, over a white background where transparent; or its tiles."""
     pixels = open_picture(data, container, limits)
     height, width = pixels.shape[:2]
     target = request.resize.target_size(1, height, width)
-    sink.begin(1, *target)
-    sink.put(0, _resize(pixels, target, request))
+    pictures = shape_picture(pixels, (height, width), target, request)
+    sink.begin(len(pictures), *target)
+    for position, picture in enumerate(pictures):
+        sink.put(position, picture)
     return FramesReport(
-        height=target[0], width=target[1], times_s=(0.0,), frame_indices=(0,), duration_s=0.0, source_fps=None,
+        height=target[0], width=target[1], times_s=(0.0,) * len(pictures), frame_indices=(0,) * len(pictures),
+        duration_s=0.0, source_fps=None,
         source_size=(height, width), codec=container.reader.lower(), container=container.name,
         num_frames=1, num_broken=0,
     )  # fmt: skip
@@ -55,7 +58,7 @@ def decode_pictures(
             source_size, codec = (pixels.shape[0], pixels.shape[1]), name
             target = request.resize.target_size(len(choice.indices), *source_size)
             sink.begin(len(choice.indices), *target)
-        sink.put(position, _resize(pixels, target, request))
+        sink.put(position, shape_picture(pixels, source_size, target, request)[0])
     return FramesReport(
         height=target[0], width=target[1], times_s=choice.times_s, frame_indices=choice.indices,
         duration_s=len(pictures) / fps, source_fps=fps, source_size=source_size, codec=codec,
@@ -98,6 +101,12 @@ def _to_rgb(image: Image.Image) -> Pixels:
     return np.array(image.convert("RGB"))
 
 
-def _resize(pixels: Pixels, target: tuple[int, int], request: DecodeRequest) -> Pixels:
-    frame = torch.from_numpy(pixels).permute(2, 0, 1)
-    return resize_frames(frame, target, interpolation=request.interpolation).contiguous().numpy()
+def shape_picture(pixels: Pixels, shown: tuple[int, int], target: tuple[int, int], request: DecodeRequest) -> Pixels:
+    """(h, w, 3) to (n, 3, *target): one picture, or its tiles. shown: (height, width) with square pixels."""
+    frame = torch.from_numpy(np.ascontiguousarray(pixels)).permute(2, 0, 1)
+    if request.tiling is None:
+        pictures = resize_frames(frame, target, interpolation=request.interpolation)[None]
+    else:
+        pictures = request.tiling.cut(frame, shown, request.interpolation)
+        assert pictures.shape[2:] == target, (pictures.shape, target)
+    return pictures.contiguous().numpy()

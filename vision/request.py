@@ -17,6 +17,7 @@ from vision.frames import MediaKind
 from vision.limits import DecodeLimits
 from vision.resize import Interpolation, ResizePolicy
 from vision.sampling import SamplingPolicy
+from vision.tiling import Tiling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,12 +58,16 @@ MediaSource = MediaBytes | MediaFile | EncodedFrames
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeRequest:
-    """How one item is to be decoded. Interpolation names are torchvision's. `limits` None takes the pool's own."""
+    """How one item is to be decoded. Interpolation names are torchvision's. `limits` None takes the pool's own.
+
+    tiling: turns each picture into pictures of the one size that `resize` states; None: `resize` alone does.
+    """
 
     kind: MediaKind
     resize: ResizePolicy
     sampling: SamplingPolicy = EVERY_FRAME
     interpolation: Interpolation = "bicubic"
+    tiling: Tiling | None = None
     limits: DecodeLimits | None = None
 
 

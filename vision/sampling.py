@@ -34,7 +34,10 @@ class SamplingPolicy:
     min_frames, max_frames: bounds on the count. They lower or raise the rate and never cut the tail.
     multiple_of: the count is rounded down to a multiple of this while at least one multiple is left.
     spread: "ends" takes the first and the last picture and spreads the rest evenly between them; "starts" cuts the clip
-        into equal parts and takes the picture at the start of each.
+        into equal parts and takes the picture at the start of each. "ends_down" is "ends" with places rounded down,
+        "parts" is "starts" in whole numbers.
+    count_rounding: how seconds x fps become a count.
+    trim_s: this much at both ends is left out, when more than trim_above_s remains between them.
     start_s, end_s: look only at [start_s, end_s) of the clip's own time.
     """
 
@@ -43,7 +46,10 @@ class SamplingPolicy:
     min_frames: int = 1
     max_frames: int = 768
     multiple_of: int = 1
-    spread: Literal["ends", "starts"] = "ends"
+    spread: Literal["ends", "ends_down", "starts", "parts"] = "ends"
+    count_rounding: Literal["down", "nearest"] = "down"
+    trim_s: float = 0.0
+    trim_above_s: float = 0.0
     start_s: float | None = None
     end_s: float | None = None
 
@@ -128,24 +134,41 @@ def nominal_interval(pts_s: Sequence[float] | Times) -> float:
 
 
 def _choose_by_index(times: Times, first: int, stop: int, policy: SamplingPolicy, rate: float | None) -> FrameChoice:
-    total = stop - first
-    by_fps = int(total / rate * policy.fps) if policy.fps is not None and rate is not None else total
-    count = _bound_count(by_fps, total, policy)
-    chosen = first + _spread_indices(total, count, policy)
+    shown_s = (stop - first) / rate if rate is not None else 0.0
+    wanted = _count_at(policy.fps, shown_s, policy) if policy.fps is not None and rate is not None else stop - first
+    if rate is not None and _is_trimmed(shown_s, policy):
+        cut = policy.trim_s * rate
+        first, stop = first + int(cut), min(first + int(stop - first - cut) + 1, stop)
+    count = _bound_count(wanted, stop - first, policy)
+    chosen = _spread_indices(first, stop, count, policy)
     return FrameChoice(indices=tuple(chosen.tolist()), times_s=tuple(times[chosen].tolist()))
 
 
-def _spread_indices(total: int, count: int, policy: SamplingPolicy) -> npt.NDArray[np.int64]:
-    """(count,) indices in [0, total).
+def _spread_indices(first: int, stop: int, count: int, policy: SamplingPolicy) -> npt.NDArray[np.int64]:
+    """(count,) indices in [first, stop).
 
-    Worked example, 3 of 7: "ends" 0, 3, 6; "starts" 0, 2, 4 (parts of 7/3 begin at 0, 2.33 and 4.67).
+    Worked example, 3 of [0, 7): "ends" 0, 3, 6; "starts" 0, 2, 4 (parts of 7/3 begin at 0, 2.33 and 4.67). 4 of
+    [0, 6): "ends" 0, 2, 3, 5; "ends_down" 0, 1, 3, 5.
     """
+    total = stop - first
     if policy.spread == "ends":
-        return np.linspace(0, total - 1, count).round().astype(np.int64)
+        return first + np.linspace(0, total - 1, count).round().astype(np.int64)
+    if policy.spread == "ends_down":
+        return np.linspace(first, stop - 1, count, dtype=np.int64)
+    if policy.spread == "parts":
+        return first + np.arange(count) * total // count
     # The very call of transformers' processor: its rounding decides where a part begins on a whole index. It can give
     # one index too many, `total` itself, and then fails there.
     starts: npt.NDArray[np.int64] = torch.arange(0, total, total / count)[:count].to(torch.int64).numpy()
-    return starts
+    return first + starts
+
+
+def _count_at(fps: float, seconds: float, policy: SamplingPolicy) -> int:
+    return int(seconds * fps) if policy.count_rounding == "down" else round(seconds * fps)
+
+
+def _is_trimmed(seconds: float, policy: SamplingPolicy) -> bool:
+    return policy.trim_s > 0 and seconds - 2 * policy.trim_s > policy.trim_above_s
 
 
 def _choose_by_time(times: Times, first: int, stop: int, end_s: float, policy: SamplingPolicy) -> FrameChoice:
@@ -156,9 +179,11 @@ def _choose_by_time(times: Times, first: int, stop: int, end_s: float, policy: S
     shown_s = min(end_s, policy.end_s if policy.end_s is not None else end_s) - begin
     if policy.fps is None and policy.num_frames is None and stop - first <= policy.max_frames:
         return _follow_targets(times, np.maximum(times[first:stop], begin), interval)
-    by_fps = int(shown_s * policy.fps) if policy.fps is not None else stop - first
+    by_fps = _count_at(policy.fps, shown_s, policy) if policy.fps is not None else stop - first
     count = _bound_count(by_fps, max(1, round(shown_s / interval)), policy)
-    if policy.spread == "starts":
+    if _is_trimmed(shown_s, policy):
+        begin, last = begin + policy.trim_s, max(last - policy.trim_s, begin + policy.trim_s)
+    if policy.spread in ("starts", "parts"):
         return _follow_targets(times, begin + np.arange(count, dtype=np.float64) * (shown_s / count), interval)
     return _follow_targets(times, np.linspace(begin, last, count), interval)
 

@@ -19,6 +19,10 @@ from vision.towers.packed import EncodedCells, PatchBatch
 
 Kind = Literal["image", "video"]
 
+# In a run of cells: a row that stands for no cell, such as the newline after a clip. It is never pruned, and what it
+# reads as is the embedding of its placeholder token.
+STRUCTURAL = -1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderShape:
@@ -39,7 +43,7 @@ class ItemText:
     """How one item is written in the prompt: `text` stands where the template put the item's placeholder.
 
     The text holds the placeholder token once for each entry of `runs`; an entry is the (n,) int64 cell numbers
-    (t * P + p) which that placeholder stands for before pruning.
+    (t * P + p) which that placeholder stands for before pruning, STRUCTURAL where it stands for none.
 
     Worked example, a clip of 2 slots x 2 cells in Qwen3-VL: text "<0.2 seconds><start><pad><end><1.2 seconds><start>
     <pad><end>", runs ([0, 1], [2, 3]).
@@ -51,7 +55,7 @@ class ItemText:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DenseSpan:
-    """Rows [start, start + len(cells)) of a dense prompt that stand for these cells of one item."""
+    """Rows [start, start + len(cells)) of a dense prompt that stand for these cells (or STRUCTURAL) of one item."""
 
     item: int
     start: int
@@ -125,7 +129,7 @@ class Family(Protocol):
     def encode(self, batch: PatchBatch) -> EncodedCells: ...
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """(S,) int64 -> (S, D)."""
+        """(S,) int64 -> (S, D). Rows of cells are written over afterwards; structural rows keep what stands here."""
         ...
 
     def forward(

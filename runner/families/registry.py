@@ -12,6 +12,7 @@ ADAPTERS: dict[str, str] = {
     "qwen2_5_vl": "runner.families.qwen2_5_vl:Qwen25VL",
     "qwen2_vl": "runner.families.qwen2_5_vl:Qwen2VL",
     "qwen3_vl": "runner.families.qwen3_vl:Qwen3VL",
+    "smolvlm": "runner.families.smolvlm:SmolVLM",
 }
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from tests.checkpoints.qwen2_5_vl import build_qwen2_5_vl, build_qwen2_vl
 from tests.checkpoints.qwen3_vl import build_qwen3_vl
+from tests.checkpoints.smolvlm import build_smolvlm
 
 BUILDERS: dict[str, Callable[[Path], None]] = {
     "qwen2_5_vl": build_qwen2_5_vl,
     "qwen2_vl": build_qwen2_vl,
     "qwen3_vl": build_qwen3_vl,
+    "smolvlm": build_smolvlm,
 }

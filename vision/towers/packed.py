@@ -9,6 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from vision.towers.pooling import CellTaps, join_taps
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PatchBatch:
@@ -16,6 +18,7 @@ class PatchBatch:
 
     pixel_values: (R, D_in) float. rows, cols: (R,) int64, place of each patch in its picture. heights, widths: (R,)
     int64, that picture's size in patches. cu_seqlens: (segments + 1,) int64; attention stays inside a segment.
+    taps: how patches are pooled into cells, where a cell is not a square of neighbours.
     """
 
     pixel_values: torch.Tensor
@@ -24,6 +27,7 @@ class PatchBatch:
     heights: np.ndarray
     widths: np.ndarray
     cu_seqlens: np.ndarray
+    taps: CellTaps | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -56,6 +60,8 @@ def concatenate(batches: Sequence[PatchBatch]) -> PatchBatch:
     """One batch of several, segments kept apart."""
     offsets = np.cumsum([0, *(len(batch.rows) for batch in batches)])
     ends = [batch.cu_seqlens[1:] + offset for batch, offset in zip(batches, offsets, strict=False)]
+    pairs = zip(batches, offsets.tolist(), strict=False)
+    taps = [batch.taps.shifted(offset) for batch, offset in pairs if batch.taps is not None]
     return PatchBatch(
         pixel_values=torch.cat([batch.pixel_values for batch in batches]),
         rows=np.concatenate([batch.rows for batch in batches]),
@@ -63,4 +69,5 @@ def concatenate(batches: Sequence[PatchBatch]) -> PatchBatch:
         heights=np.concatenate([batch.heights for batch in batches]),
         widths=np.concatenate([batch.widths for batch in batches]),
         cu_seqlens=np.concatenate([np.zeros(1, np.int64), *ends]),
+        taps=join_taps(taps) if taps else None,
     )

@@ -1,0 +1,118 @@
+"""What the families over SigLIP towers share: pictures of one square size, plain rope, a decoder that takes embeddings
+and nothing else. Owns no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision
+
+from attention.protocol import PlannedAttention
+from runner.errors import EngineStartError
+from runner.families.base import DecoderShape
+from runner.items import MediaItem
+from runner.messages import VideoOptions
+from vision.errors import InvalidMediaOptionError
+from vision.patches import pixel_values
+from vision.resize import Interpolation
+from vision.towers.packed import PatchBatch, patch_places
+from vision.towers.pooling import CellTaps
+
+# PIL's numbers, as processors' configs write them.
+RESAMPLES: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
+
+
+def plain_shape(text_config: Any, text_model: Any) -> DecoderShape:
+    """Raises EngineStartError for a decoder with sliding windows, which the attention backends do not compute."""
+    if "sliding_attention" in (getattr(text_config, "layer_types", None) or ()):
+        raise EngineStartError("the checkpoint's decoder has sliding-window layers, which are not served")
+    return DecoderShape(
+        num_layers=text_config.num_hidden_layers,
+        num_kv_heads=text_config.num_key_value_heads,
+        head_dim=text_model.layers[0].self_attn.head_dim,
+        hidden_size=text_config.hidden_size,
+        vocab_size=text_config.vocab_size,
+        max_positions=text_config.max_position_embeddings,
+        rope_axes=1,
+        num_planes=0,
+    )
+
+
+def plain_positions(length: int) -> np.ndarray:
+    """(1, length) int64: the index in the dense prompt."""
+    return np.arange(length, dtype=np.int64)[None]
+
+
+def run_decoder(
+    text_model: Any, embeds: torch.Tensor, positions: torch.Tensor, planned: PlannedAttention
+) -> torch.Tensor:
+    """embeds (S, D), positions (1, S) -> (S, D)."""
+    out = text_model(inputs_embeds=embeds[None], position_ids=positions, use_cache=False, planned=planned)
+    hidden: torch.Tensor = out.last_hidden_state[0]
+    return hidden
+
+
+def picture_patches(
+    item: MediaItem, slot_start: int, slot_stop: int, *, processor: Any, taps: CellTaps | None = None
+) -> PatchBatch:
+    """Slots [slot_start, slot_stop) of an item, each picture a segment. processor: transformers' for that kind."""
+    grid = item.grid
+    _, height, width = grid.patch_grid
+    rows, cols = patch_places(height, width, grid.merge_size)
+    pictures, count = (slot_stop - slot_start) * grid.pictures_per_slot, height * width
+    pixels = pixel_values(
+        grid,
+        slot_start,
+        slot_stop,
+        mean=processor.image_mean,
+        std=processor.image_std,
+        rescale=processor.rescale_factor,
+    )
+    return PatchBatch(
+        pixel_values=pixels,
+        rows=np.tile(rows, pictures),
+        cols=np.tile(cols, pictures),
+        heights=np.full(pictures * count, height),
+        widths=np.full(pictures * count, width),
+        cu_seqlens=np.arange(pictures + 1) * count,
+        taps=taps,
+    )
+
+
+def crop_to_patches(pixels: np.ndarray, patch_size: int) -> np.ndarray:
+    """Leave out the pixels at the far edges that no whole patch covers, as the tower's own convolution does."""
+    height, width = (side // patch_size * patch_size for side in pixels.shape[2:])
+    return pixels[:, :, :height, :width]
+
+
+def interpolation_of(processor: Any) -> Interpolation:
+    """As transformers decides it: LANCZOS is bicubic where torchvision cannot do it on tensors."""
+    wanted = RESAMPLES[int(processor.resample)]
+    version = tuple(int(part) for part in torchvision.__version__.split(".")[:2])
+    return "bicubic" if wanted == "lanczos" and version < (0, 27) else wanted
+
+
+def refuse_sizes(options: VideoOptions, side: int) -> None:
+    """Raises InvalidMediaOptionError for options on the size of pictures."""
+    for name in ("min_pixels", "max_pixels"):
+        if getattr(options, name) is not None:
+            raise InvalidMediaOptionError(
+                f"{name} cannot be set: this model sees every picture as {side}x{side} pixels", param=name
+            )
+
+
+def most_frames(options: VideoOptions, *, cells_per_frame: int, default: int) -> int:
+    """The bound on frames: the request's own or the family's, and what max_tokens leaves room for."""
+    wanted: Sequence[int | None] = (options.max_frames, options.num_frames)
+    most = next((count for count in wanted if count is not None), default)
+    if options.max_tokens is None:
+        return most
+    if options.max_tokens < cells_per_frame:
+        raise InvalidMediaOptionError(
+            f"max_tokens must be at least {cells_per_frame}, the tokens of one frame; got {options.max_tokens}",
+            param="max_tokens",
+        )
+    return min(most, options.max_tokens // cells_per_frame)

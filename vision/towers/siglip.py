@@ -1,0 +1,84 @@
+"""SigLIP-style vision towers over packed patches. Reuses the tower's own submodules; owns only where rows are placed
+and how they are attended. Source: the SigLIP and Idefics3 papers and transformers' modules, which tests hold it
+against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from vision.towers.packed import PatchBatch
+
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+
+
+def hidden_states(
+    tower: Any, batch: PatchBatch, table_rows: torch.Tensor, attend: Attend, *, after: Sequence[int]
+) -> torch.Tensor:
+    """(R, len(after) * D_vision): the states after these layers side by side, before any final norm.
+
+    tower: has `embeddings` and `encoder.layers` as transformers' SiglipVisionModel has. table_rows: (R,) int64, each
+    patch's row of the position table. after: 0 is what enters the first layer; layers past the last one are not run.
+    """
+    hidden = _embed(tower.embeddings, batch.pixel_values, table_rows)  # (R, D_vision)
+    states = {0: hidden}
+    for number, layer in enumerate(tower.encoder.layers[: max(after)], start=1):
+        hidden = hidden + _attention(layer.self_attn, layer.layer_norm1(hidden), attend)
+        hidden = hidden + layer.mlp(layer.layer_norm2(hidden))
+        if number in after:
+            states[number] = hidden
+    return torch.cat([states[number] for number in after], dim=-1)
+
+
+def reading_order(tower: Any, batch: PatchBatch) -> torch.Tensor:
+    """(R,) rows of the position table of a tower that sees squares of its own size only: row * side + column."""
+    side = _table_side(tower)
+    return torch.from_numpy(batch.rows * side + batch.cols)
+
+
+def stretched_order(tower: Any, batch: PatchBatch) -> torch.Tensor:
+    """(R,) rows of the position table for pictures of any size, as SmolVLM places them: a patch's share of the way down
+    and across, sorted into the table's buckets.
+
+    In float32 as the models were trained, where a share can fall below the bucket's edge that it should meet.
+
+    Worked example, a picture of 2 x 2 patches on a table of 4 x 4: shares 0 and 0.5, buckets 0 and 2, rows 0, 2, 8, 10.
+    """
+    side = _table_side(tower)
+    edges = torch.arange(1 / side, 1.0, 1 / side)
+
+    def buckets(places: np.ndarray, sizes: np.ndarray) -> torch.Tensor:
+        share = torch.from_numpy(places).to(torch.float32) * (1.0 / torch.from_numpy(sizes))
+        return torch.bucketize(share.clamp(max=1.0 - 1e-6), edges, right=True)
+
+    return buckets(batch.rows, batch.heights) * side + buckets(batch.cols, batch.widths)
+
+
+def shuffle_pixels(hidden: torch.Tensor, scale: int) -> torch.Tensor:
+    """(R, D) in merge-group order to (R / scale**2, scale**2 * D): a cell's patches side by side."""
+    return hidden.view(-1, scale * scale * hidden.shape[-1])
+
+
+def _table_side(tower: Any) -> int:
+    return int(tower.embeddings.position_embedding.num_embeddings**0.5)
+
+
+def _embed(embeddings: Any, pixel_values: torch.Tensor, table_rows: torch.Tensor) -> torch.Tensor:
+    """The convolution whose stride is its kernel, as the product that it is, plus the position table."""
+    conv = embeddings.patch_embedding
+    pixels = pixel_values.to(conv.weight)
+    patches = F.linear(pixels, conv.weight.flatten(1), conv.bias)
+    positions: torch.Tensor = embeddings.position_embedding(table_rows.to(conv.weight.device))
+    return patches + positions
+
+
+def _attention(attn: Any, hidden: torch.Tensor, attend: Attend) -> torch.Tensor:
+    q, k, v = (
+        project(hidden).view(len(hidden), attn.num_heads, -1) for project in (attn.q_proj, attn.k_proj, attn.v_proj)
+    )  # each (R, H, K)
+    projected: torch.Tensor = attn.out_proj(attend(q, k, v, attn.scale).flatten(1))
+    return projected
