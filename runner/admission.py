@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from evs.selection import Selection, keep_all
+from evs.selection import keep_all
 from runner.encoder_store import EncoderStore
 from runner.errors import RequestError
 from runner.families.base import Family
@@ -41,7 +41,6 @@ from vision.errors import (
     MediaTooLargeError,
     UnsupportedMediaError,
 )
-from vision.patches import PatchGrid
 from vision.request import EncodedFrames, MediaBytes, MediaFile
 from vision.request import MediaSource as DecodeSource
 
@@ -122,12 +121,13 @@ class Admission:
         self, chat: tuple[ChatMessage, ...], evs: EvsOptions, cancel: threading.Event, on_decoded: OnDecoded
     ) -> Laid:
         """Decode every part in written order and build the prompt."""
+        _check_evs(evs)
         parts = list(_media_parts(chat))
         self._check_parts(chat, parts)
         items = []
         for part in parts:
             siblings = sum(other.kind == part.kind for other in parts)
-            items.append(self._decode(part, evs, siblings, cancel))
+            items.append(self._decode(part, siblings, cancel))
             on_decoded(len(items), len(parts))
         prompt = build_prompt(self.family, self._tokenizer, chat, items)
         if cancel.is_set():
@@ -147,7 +147,7 @@ class Admission:
             if part.kind not in self.family.modalities:
                 raise RequestError("invalid", f"this model takes no {part.kind} input", param="messages")
 
-    def _decode(self, part: MediaPart, evs: EvsOptions, siblings: int, cancel: threading.Event) -> MediaItem:
+    def _decode(self, part: MediaPart, siblings: int, cancel: threading.Event) -> MediaItem:
         try:
             wanted = self.family.decode_request(part.kind, part.video, siblings)
             frames = self._pool.decode(_decode_source(part.source), wanted, cancel)
@@ -156,7 +156,7 @@ class Admission:
         except MediaError as error:
             raise translate_media_error(error) from error
         grid = self.family.patch_grid(frames)
-        item = MediaItem(kind=part.kind, frames=frames, grid=grid, selection=_select(grid, evs))
+        item = MediaItem(kind=part.kind, frames=frames, grid=grid, selection=keep_all(grid.slots, grid.cells_per_slot))
         needed = self._store.bytes_of(item)
         if needed > self._store.max_bytes:
             raise RequestError(
@@ -205,13 +205,12 @@ def _decode_source(source: MediaSource) -> DecodeSource:
             return EncodedFrames(frames=frames, fps=fps)
 
 
-def _select(grid: PatchGrid, evs: EvsOptions) -> Selection:
+def _check_evs(evs: EvsOptions) -> None:
     if evs.method not in (None, "none"):
         raise RequestError("invalid", f"evs.method {evs.method!r} is not served yet; use 'none'", param="evs.method")
     for name in ("rate", "threshold", "refresh", "encoder", "seed"):
         if getattr(evs, name) not in (None, "full"):
             raise RequestError("invalid", f"evs.{name} means nothing with method 'none'", param=f"evs.{name}")
-    return keep_all(grid.slots, grid.cells_per_slot)
 
 
 def translate_media_error(error: MediaError) -> RequestError:

@@ -111,14 +111,14 @@ class EngineClient:
         self.info = info
         self._reader = reader
         self._writer = writer
-        self._handle = handle
+        self.handle = handle
         self._inboxes: dict[str, _Inbox] = {}
         self._dead: EngineDeadError | None = None
         self._pump = asyncio.create_task(self._read_forever())
 
     @property
     def is_alive(self) -> bool:
-        return self._dead is None and self._handle.is_alive()
+        return self._dead is None and self.handle.is_alive()
 
     async def generate(
         self, request: Generate, *, progress: Callable[[Progress], None] | None = None
@@ -143,17 +143,15 @@ class EngineClient:
         with contextlib.suppress(EngineError):
             self.send(Shutdown(grace_s=grace_s))
         deadline = asyncio.get_running_loop().time() + grace_s + 5.0
-        while self._handle.is_alive() and asyncio.get_running_loop().time() < deadline:
+        while self.handle.is_alive() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
-        if self._handle.is_alive():
-            self._handle.kill()
-        self._handle.join(5.0)
+        if self.handle.is_alive():
+            self.handle.kill()
+        self.handle.join(5.0)
         self._pump.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._pump
-        self._writer.close()
-        with contextlib.suppress(OSError):
-            await self._writer.wait_closed()
+        await _close_writer(self._writer)
 
     # ------------------------------------------------------------------------------------- used by GenerationStream
 
@@ -227,17 +225,29 @@ async def start_engine(
     ours, handle = start_engine_process(config) if where == "process" else start_engine_thread(config)
     reader, writer = await asyncio.open_unix_connection(sock=ours)
     try:
+        info = await _wait_until_loaded(reader, on_loading)
+    except BaseException:
+        handle.kill()
+        await _close_writer(writer)
+        raise
+    return EngineClient(reader, writer, handle, info)
+
+
+async def _wait_until_loaded(reader: asyncio.StreamReader, on_loading: Callable[[Loading], None] | None) -> EngineInfo:
+    try:
         while True:
             message = await read_from_engine(reader)
             if isinstance(message, EngineInfo):
-                return EngineClient(reader, writer, handle, message)
+                return message
             if isinstance(message, Fatal):
                 raise EngineStartError(message.message)
             if isinstance(message, Loading) and on_loading is not None:
                 on_loading(message)
     except (asyncio.IncompleteReadError, ConnectionError) as error:
         raise EngineStartError("the engine ended while loading; its log says why") from error
-    except BaseException:
-        writer.close()
-        handle.kill()
-        raise
+
+
+async def _close_writer(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()

@@ -19,7 +19,9 @@ def describe() -> dict[str, Any]:
     """Facts for people, in reading order: name -> value, plain types only."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else f"cpu ({torch.backends.cpu.get_cpu_capability()})",
+        "device": torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"cpu ({torch.backends.cpu.get_cpu_capability()})",
         "free memory": f"{free_memory_bytes(torch.device(device)) / 2**30:.1f} GiB",
         "compute threads": torch.get_num_threads(),
         **{name: _version(name) for name in PACKAGES},

@@ -5,6 +5,7 @@ Imports nothing heavy: the engine's own modules are named, and imported at the o
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import socket
@@ -21,8 +22,10 @@ SOCKET_BUFFER_BYTES = 4 << 20
 
 
 class EngineHandle(Protocol):
-    """The other end's life."""
+    """The other end's life; `pid` is the process it runs in."""
 
+    @property
+    def pid(self) -> int: ...
     def is_alive(self) -> bool: ...
     def join(self, timeout_s: float) -> None: ...
     def kill(self) -> None: ...
@@ -56,6 +59,10 @@ class EngineThread:
         self._thread = thread
         self._theirs = theirs
 
+    @property
+    def pid(self) -> int:
+        return os.getpid()
+
     def is_alive(self) -> bool:
         return self._thread.is_alive()
 
@@ -63,7 +70,8 @@ class EngineThread:
         self._thread.join(timeout_s)
 
     def kill(self) -> None:
-        self._theirs.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # it may have ended by itself
+            self._theirs.shutdown(socket.SHUT_RDWR)
 
 
 def start_engine_process(config: EngineConfig) -> tuple[socket.socket, EngineProcess]:

@@ -32,7 +32,14 @@ async def read_from_engine(reader: asyncio.StreamReader) -> FromEngine:
 
 
 def read_to_engine(sock: socket.socket) -> ToEngine | None:
-    """Next message from the client, blocking; None at the end of the stream."""
+    """Next message from the client, blocking; None when the client has gone, however it went."""
+    try:
+        return _read(sock)
+    except ConnectionError:
+        return None
+
+
+def _read(sock: socket.socket) -> ToEngine | None:
     head = _receive(sock, LENGTH_BYTES)
     if head is None:
         return None
