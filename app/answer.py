@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.detokenize import Detokenizer, Vocabulary
@@ -23,20 +23,25 @@ class TextOptions:
     stop_in_output: Literal["drop", "keep"] = "drop"
     min_tokens: int = 0
     logprobs: Literal["none", "report"] = "none"
+    token_ids: Literal["none", "report"] = "none"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """What one delta adds to an answer. `stop_reason` is the stop string or stop token that ended it."""
+    """What one delta adds to an answer. `stop_reason` is the stop string or stop token that ended it.
+
+    `token_ids` are there when they were asked for: those that the delta brought, up to the one that ended the answer.
+    """
 
     text: str
+    token_ids: tuple[int, ...] = ()
     logprobs: tuple[dict[str, Any], ...] = ()
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not self.text and not self.logprobs and self.finish_reason is None
+        return not self.text and not self.logprobs and not self.token_ids and self.finish_reason is None
 
 
 class Answer:
@@ -55,6 +60,13 @@ class Answer:
 
     def feed(self, delta: Delta) -> Piece:
         """Tokens after a stop string are forgotten: they were made in the same step and are nobody's."""
+        before = self.tokens
+        piece = self._feed(delta)
+        if self._options.token_ids == "none":
+            return piece
+        return replace(piece, token_ids=delta.token_ids[: self.tokens - before])
+
+    def _feed(self, delta: Delta) -> Piece:
         shown: list[str] = []
         for place, token_id in enumerate(delta.token_ids):
             self.tokens += 1

@@ -20,16 +20,8 @@ from app.progress import note_progress, show_loading, show_phases
 from app.settings import Settings
 from runner.client import EngineClient, GenerationStream, start_engine
 from runner.errors import EngineError
-from runner.messages import (
-    ChatMessage,
-    Generate,
-    MediaPart,
-    PromptUsage,
-    SamplingParams,
-    StoredFile,
-    TextPart,
-    VideoOptions,
-)
+from runner.messages import Generate, PromptUsage
+from runner.requests import ChatMessage, MediaPart, SamplingParams, StoredFile, TextPart, VideoOptions
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,7 +23,7 @@ from app.schemas import (
     VideoContent,
 )
 from runner.errors import RequestError
-from runner.messages import (
+from runner.requests import (
     ChatMessage,
     ContentPart,
     EvsOptions,
@@ -164,10 +164,13 @@ def _check_token_ids(name: str, token_ids: Sequence[int] | Mapping[int, float], 
         raise RequestError("invalid", f"token id {bad} is not below the vocabulary's size {vocab_size}", param=name)
 
 
-def convert_text_options(request: SamplingFields, *, logprobs: bool | None) -> TextOptions:
+def convert_text_options(
+    request: SamplingFields, *, logprobs: bool | None, token_ids: bool | None = None
+) -> TextOptions:
     return TextOptions(
         stops=tuple(request.stop or ()),
         stop_in_output="keep" if request.include_stop_str_in_output else "drop",
         min_tokens=request.min_tokens or 0,
         logprobs="report" if logprobs else "none",
+        token_ids="report" if token_ids else "none",
     )

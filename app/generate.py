@@ -65,7 +65,7 @@ class Generation:
                 if piece.finish_reason is not None:
                     self._timer.note_end(piece, answer.tokens)
                     if delta.finish_reason is None:
-                        self._stream.abort(delta.index)
+                        self._stream.end(delta.index)
                 yield delta.index, piece
                 if all(answer.is_finished for answer in self._answers):
                     return

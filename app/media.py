@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from runner.errors import RequestError
-from runner.messages import FrameList, InlineBytes, MediaSource, StoredFile
+from runner.requests import FrameList, InlineBytes, MediaSource, StoredFile
 
 FRAME_LIST_TYPE = "video/jpeg"
 SLICE_CHARS = 4 << 20  # decoded a slice at a time, so that other threads get the interpreter in between

@@ -56,12 +56,14 @@ def completion_body(
 
 def _choice(index: int, pieces: Sequence[Piece], logprobs: Literal["none", "report"]) -> dict[str, Any]:
     content = "".join(piece.text for piece in pieces)
+    token_ids = [token_id for piece in pieces for token_id in piece.token_ids]
     return {
         "index": index,
         "message": {"role": "assistant", "content": content, "refusal": None},
         "logprobs": {"content": join_logprobs(pieces), "refusal": None} if logprobs == "report" else None,
         "finish_reason": pieces[-1].finish_reason,
         "stop_reason": pieces[-1].stop_reason,
+        **({"token_ids": token_ids} if token_ids else {}),
     }
 
 
@@ -100,6 +102,8 @@ def piece_choice(index: int, piece: Piece) -> dict[str, Any]:
         "logprobs": {"content": list(piece.logprobs), "refusal": None} if piece.logprobs else None,
         "finish_reason": piece.finish_reason,
     }
+    if piece.token_ids:
+        choice["token_ids"] = list(piece.token_ids)
     if piece.finish_reason is not None:
         choice["stop_reason"] = piece.stop_reason
     return choice

@@ -236,6 +236,8 @@ class ChatRequest(SamplingFields):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
+    return_token_ids: bool | None = None
+    priority: Annotated[int, Field(ge=-MAX_INT, le=MAX_INT)] | None = None
     media_io_kwargs: MediaIoKnobs | None = None
     mm_processor_kwargs: ProcessorKnobs | None = None
     response_format: TextFormat | None = None

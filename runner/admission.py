@@ -16,18 +16,9 @@ from runner.encoder_store import EncoderStore
 from runner.errors import RequestError
 from runner.families.base import Family
 from runner.items import MediaItem
-from runner.messages import (
-    ChatMessage,
-    EvsOptions,
-    FrameList,
-    Generate,
-    InlineBytes,
-    MediaPart,
-    MediaSource,
-    PromptUsage,
-    StoredFile,
-)
+from runner.messages import Generate, PromptUsage
 from runner.prompt import Prompt, build_prompt
+from runner.requests import ChatMessage, EvsOptions, FrameList, InlineBytes, MediaPart, MediaSource, StoredFile
 from runner.sampling import settle_sampling
 from runner.sequence import Sequence
 from runner.tokenizer import PromptTokenizer
@@ -74,13 +65,21 @@ class Admission:
     """Shared by the submitting threads; holds no request's state."""
 
     def __init__(
-        self, family: Family, tokenizer: PromptTokenizer, pool: DecodePool, store: EncoderStore, limits: Limits
+        self,
+        family: Family,
+        tokenizer: PromptTokenizer,
+        pool: DecodePool,
+        store: EncoderStore,
+        limits: Limits,
+        *,
+        seed: int | None,
     ) -> None:
         self.family = family
         self._tokenizer = tokenizer
         self._pool = pool
         self._store = store
         self.limits = limits
+        self._seed = seed  # with it, requests that give none draw from their order of arrival, and not from chance
 
     def submit(
         self, request: Generate, arrival: int, cancel: threading.Event, on_decoded: OnDecoded
@@ -93,7 +92,7 @@ class Admission:
         )
         laid = self.lay_out(request.chat, request.evs, cancel, on_decoded)
         room = self._room(len(laid.prompt), laid.prompt.next_position, request.sampling.max_tokens)
-        seed = secrets.randbits(62) if request.sampling.seed is None else request.sampling.seed
+        seed = self._seed_of(request, arrival)
         sequences = []
         for index in range(request.n):
             drawing = settle_sampling(
@@ -109,6 +108,7 @@ class Admission:
                     request_id=request.request_id,
                     index=index,
                     arrival=arrival,
+                    priority=request.priority,
                     prompt=laid.prompt,
                     items=laid.items,
                     drawing=drawing,
@@ -116,6 +116,11 @@ class Admission:
                 )
             )
         return sequences, laid.usage
+
+    def _seed_of(self, request: Generate, arrival: int) -> int:
+        if request.sampling.seed is not None:
+            return request.sampling.seed
+        return secrets.randbits(64) if self._seed is None else self._seed + (arrival << 16)
 
     def lay_out(
         self, chat: tuple[ChatMessage, ...], evs: EvsOptions, cancel: threading.Event, on_decoded: OnDecoded
@@ -129,10 +134,10 @@ class Admission:
             siblings = sum(other.kind == part.kind for other in parts)
             items.append(self._decode(part, siblings, cancel))
             on_decoded(len(items), len(parts))
-        prompt = build_prompt(self.family, self._tokenizer, chat, items)
+        prompt, ordered = build_prompt(self.family, self._tokenizer, chat, items)
         if cancel.is_set():
             raise Cancelled
-        return Laid(items=tuple(items), prompt=prompt, usage=prompt_usage(prompt, items))
+        return Laid(items=ordered, prompt=prompt, usage=prompt_usage(prompt, ordered))
 
     def _check_parts(self, chat: tuple[ChatMessage, ...], parts: list[MediaPart]) -> None:
         if not any(message.parts for message in chat):

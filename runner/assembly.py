@@ -67,7 +67,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     )
     return Assembled(
         engine=Engine(Scheduler(config, pages, store), runner),
-        admission=Admission(loaded.family, loaded.tokenizer, pool, store, limits),
+        admission=Admission(loaded.family, loaded.tokenizer, pool, store, limits, seed=config.seed),
         pool=pool,
         pages=pages,
         store=store,

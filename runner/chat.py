@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from runner.messages import ChatMessage, TextPart
+from runner.requests import ChatMessage, TextPart
 
 
 @dataclass(frozen=True, slots=True)

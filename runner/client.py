@@ -25,7 +25,6 @@ from runner.messages import (
     Generate,
     GetStats,
     Loading,
-    Message,
     Progress,
     Rejected,
     Render,
@@ -34,6 +33,7 @@ from runner.messages import (
     Stats,
     StepOutput,
 )
+from runner.requests import Message
 from runner.wire import encode_frame, read_from_engine
 
 _ENGINE_GONE = "the engine has stopped; restart the server"
@@ -43,12 +43,12 @@ _Answer = TypeVar("_Answer", bound=Message)
 class GenerationStream:
     """One accepted request. Iterate for its deltas (all indexes mixed); leaving early aborts what is left."""
 
-    def __init__(self, client: EngineClient, request: Generate, accepted: Accepted, inbox: _Inbox) -> None:
+    def __init__(self, client: EngineClient, request_id: str, n: int, accepted: Accepted, inbox: _Inbox) -> None:
         self.accepted = accepted
         self._client = client
-        self._request = request
+        self._request_id = request_id
         self._inbox = inbox
-        self._open = set(range(request.n))
+        self._open = set(range(n))
 
     async def __aiter__(self) -> AsyncIterator[Delta]:
         try:
@@ -62,13 +62,13 @@ class GenerationStream:
         finally:
             self.close()
 
-    def abort(self, index: int) -> None:
-        """Stop one of the n answers; its last delta has finish_reason "abort"."""
-        self._client.send(Abort(request_id=self._request.request_id, index=index))
+    def end(self, index: int) -> None:
+        """End one of the n answers because its text is complete; its last delta has finish_reason "stop"."""
+        self._client.send(Abort(request_id=self._request_id, index=index, reason="stop"))
 
     def close(self) -> None:
         """Free everything the request still holds. Safe to call twice, and after the end."""
-        self._client.forget(self._request.request_id, abort=bool(self._open))
+        self._client.forget(self._request_id, abort=bool(self._open))
         self._open.clear()
 
 
@@ -130,7 +130,7 @@ class EngineClient:
         """
         inbox, accepted = await self._ask(request, request.request_id, progress)
         assert isinstance(accepted, Accepted)
-        return GenerationStream(self, request, accepted, inbox)
+        return GenerationStream(self, request.request_id, request.n, accepted, inbox)
 
     async def render(self, request: Render) -> Rendered:
         return await self._ask_once(request, request.request_id, Rendered)

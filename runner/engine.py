@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from runner.messages import Delta, FinishReason, TokenLogprob
 from runner.model_runner import ModelRunner, StepResult
@@ -45,14 +46,14 @@ class Engine:
         result = self.runner.run(plan)
         return StepReport(deltas=self._commit(plan, result), plan=plan)
 
-    def abort(self, request_id: str, index: int | None) -> list[Delta]:
+    def abort(self, request_id: str, index: int | None, reason: Literal["abort", "stop"] = "abort") -> list[Delta]:
         """End one answer, or all of a request's; unknown ids are no error: they may just have finished."""
         ended = [
             sequence
             for sequence in self._sequences.values()
             if sequence.request_id == request_id and index in (None, sequence.index)
         ]
-        return self._end(ended, "abort")
+        return self._end(ended, reason)
 
     def fail(self, sequences: Iterable[Sequence], error: str) -> list[Delta]:
         return self._end(list(sequences), "error", error)

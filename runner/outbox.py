@@ -6,7 +6,7 @@ import contextlib
 import socket
 import threading
 
-from runner.messages import Message
+from runner.requests import Message
 from runner.wire import encode_frame
 
 

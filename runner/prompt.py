@@ -17,7 +17,7 @@ from runner.chat import Piece, render_pieces
 from runner.errors import RequestError
 from runner.families.base import STRUCTURAL, DenseSpan, Family, ItemText
 from runner.items import MediaItem
-from runner.messages import ChatMessage
+from runner.requests import ChatMessage
 from runner.tokenizer import PromptTokenizer
 
 
@@ -46,54 +46,62 @@ class Prompt:
 
 def build_prompt(
     family: Family, tokenizer: PromptTokenizer, chat: Sequence[ChatMessage], items: Sequence[MediaItem]
-) -> Prompt:
-    """Render, write the items, tokenise, expand, position, prune.
+) -> tuple[Prompt, tuple[MediaItem, ...]]:
+    """Render, write the items, tokenise, expand, position, prune. Returns the items as the prompt counts them, too.
 
-    `items` stand in the order in which the chat names them. Raises RequestError when the checkpoint's template does not
-    give each item its own placeholder.
+    `items` stand in the order in which the chat names them; the prompt has them in its own, for some templates write
+    all images first. Raises RequestError when the template does not give each item its own placeholder.
     """
     # What stands for an item need not be a token: SmolVLM's <video> is not, and a user may still write it.
     marks = (*tokenizer.marks, *map(family.placeholder_pattern, family.modalities))
     pieces = render_pieces(chat, family.render, marks)
-    texts = [family.write_item(item) for item in items]
-    pieces = _place_items(pieces, family, items, texts)
-    token_ids, spans = _expand(tokenizer.encode(pieces), family, items, texts)
-    positions = family.positions(len(token_ids), spans, items)
+    pieces, placed = _place_items(pieces, family, items)
+    ordered = tuple(item for item, _ in placed)
+    token_ids, spans = _expand(tokenizer.encode(pieces), family, placed)
+    positions = family.positions(len(token_ids), spans, ordered)
     assert positions.dtype == np.int64
-    return prune_prompt(token_ids, positions, spans, items)
+    return prune_prompt(token_ids, positions, spans, ordered), ordered
+
+
+Placed = tuple[MediaItem, ItemText]  # an item that has its place in the prompt, and what is written there
 
 
 def _place_items(
-    pieces: Sequence[Piece], family: Family, items: Sequence[MediaItem], texts: Sequence[ItemText]
-) -> list[Piece]:
-    """Put each item's text where the template left its placeholder, in order."""
+    pieces: Sequence[Piece], family: Family, items: Sequence[MediaItem]
+) -> tuple[list[Piece], list[Placed]]:
+    """Put the items' texts where the template left placeholders of their kind, in order; and that order."""
     if not items:
-        return list(pieces)
-    kinds = sorted({item.kind for item in items})
-    pattern = re.compile("|".join(f"(?P<{kind}>{family.placeholder_pattern(kind)})" for kind in kinds))
+        return list(pieces), []
+    kinds: list[str] = sorted({item.kind for item in items})
+    waiting = {kind: iter([item for item in items if item.kind == kind]) for kind in kinds}
+    patterns = {kind: family.placeholder_pattern(kind) for kind in family.modalities if kind in kinds}
+    pattern = re.compile("|".join(f"(?P<{kind}>{of_kind})" for kind, of_kind in patterns.items()))
     found: list[str] = []
+    placed: list[Placed] = []
 
     def place(match: re.Match[str]) -> str:
         found.append(match.lastgroup or "")
-        return texts[len(found) - 1].text if len(found) <= len(texts) else ""
+        item = next(waiting[found[-1]], None)
+        if item is None:
+            return ""
+        placed.append((item, family.write_item(item)))
+        return placed[-1][1].text
 
-    placed = [Piece(pattern.sub(place, p.text), True) if p.from_template else p for p in pieces]
+    written = [Piece(pattern.sub(place, p.text), True) if p.from_template else p for p in pieces]
     wanted = [item.kind for item in items]
-    if found != wanted:
+    if sorted(found) != sorted(wanted):
         raise RequestError(
             "invalid",
             f"the model's chat template placed {found or 'nothing'} where the messages hold {wanted}: this chat cannot "
             "be written for this model (check the roles that carry images or videos)",
             param="messages",
         )
-    return placed
+    return written, placed
 
 
-def _expand(
-    ids: Sequence[int], family: Family, items: Sequence[MediaItem], texts: Sequence[ItemText]
-) -> tuple[np.ndarray, list[DenseSpan]]:
+def _expand(ids: Sequence[int], family: Family, placed: Sequence[Placed]) -> tuple[np.ndarray, list[DenseSpan]]:
     """Repeat each placeholder token for the cells it stands for: the dense token ids, and where the cells are."""
-    runs = [(index, cells) for index, text in enumerate(texts) for cells in text.runs]
+    runs = [(index, cells) for index, (_, text) in enumerate(placed) for cells in text.runs]
     pads = {family.placeholder_id(kind) for kind in family.modalities}
     dense: list[np.ndarray] = []
     spans: list[DenseSpan] = []
@@ -102,7 +110,7 @@ def _expand(
         count = 1
         if token in pads and used < len(runs):
             item, cells = runs[used]
-            assert token == family.placeholder_id(items[item].kind)
+            assert token == family.placeholder_id(placed[item][0].kind)
             spans.append(DenseSpan(item=item, start=length, cells=cells))
             count, used = len(cells), used + 1
         dense.append(np.full(count, token, dtype=np.int64))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from runner.errors import RequestError
 from runner.families.base import GenerationDefaults
-from runner.messages import SamplingParams
+from runner.requests import SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

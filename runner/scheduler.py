@@ -1,8 +1,9 @@
 """Decides what one step does. Owns the queues, the pages and both budgets; knows no tensors' contents and runs nothing.
 
-First come, first served. A step decodes every running sequence that can, then prefills chunks in order of arrival, as
-far as the token budget and the encoded rows reach; encoder work is planned for the first sequences that need it. When
-pages run out, the youngest running sequence gives its own back and is computed again later.
+First come, first served, within a priority (lower goes first). A step decodes every running sequence that can, then
+prefills chunks in order of arrival, as far as the token budget and the encoded rows reach; encoder work is planned
+for the first sequences that need it. When pages run out, the youngest running sequence gives its own back and is
+computed again later.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Scheduler:
         self._config = config
         self._pages = pages
         self._store = store
-        self._waiting: list[tuple[int, int, Sequence]] = []
+        self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []
         self.running: list[Sequence] = []
         self._slots = list(range(config.max_num_seqs))
         self.events: Counter[str] = Counter()
@@ -70,7 +71,7 @@ class Scheduler:
         return bool(self._waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:
-        heapq.heappush(self._waiting, (sequence.arrival, sequence.index, sequence))
+        heapq.heappush(self._waiting, (_order(sequence), sequence))
 
     # ------------------------------------------------------------------------------------------------- one step
 
@@ -98,7 +99,7 @@ class Scheduler:
     def _admit(self) -> None:
         """Start waiting sequences in order, while there is a place and pages for all their rows and one more."""
         while self._waiting and self._slots:
-            sequence = self._waiting[0][2]
+            sequence = self._waiting[0][1]
             taken = self._pages.take(pages_for(len(sequence) + 1, self._config.page_size))
             if taken is None:
                 return
@@ -176,7 +177,7 @@ class Scheduler:
         if sequence.phase == "running":
             self._release(sequence)
         elif sequence.phase == "waiting":
-            self._waiting = [entry for entry in self._waiting if entry[2] is not sequence]
+            self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
             heapq.heapify(self._waiting)
         sequence.phase = "finished"
 
@@ -207,8 +208,8 @@ class Scheduler:
         assert self.running or not len(self._store)
 
 
-def _order(sequence: Sequence) -> tuple[int, int]:
-    return (sequence.arrival, sequence.index)
+def _order(sequence: Sequence) -> tuple[int, int, int]:
+    return (sequence.priority, sequence.arrival, sequence.index)
 
 
 def _rows_of(sequence: Sequence, stop: int) -> RowsWork:

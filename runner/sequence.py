@@ -19,12 +19,13 @@ Phase = Literal["waiting", "running", "finished"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
-    """request_id and index name it; arrival orders it. num_computed_tokens <= len(self): rows whose keys lie in
-    pages."""
+    """request_id and index name it; priority (lower first) and arrival order it. num_computed_tokens <= len(self):
+    rows whose keys lie in pages."""
 
     request_id: str
     index: int
     arrival: int
+    priority: int = 0
     prompt: Prompt
     items: tuple[MediaItem, ...]
     drawing: Drawing

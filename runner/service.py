@@ -148,9 +148,10 @@ class Service:
         match message:
             case Generate() | Render():
                 self._submissions.start(message, num_waiting=self._engine.scheduler.num_waiting)
-            case Abort(request_id=request_id, index=index):
+            case Abort(request_id=request_id, index=index, reason=reason):
                 self._submissions.cancel(
-                    request_id, lambda: self._mailbox.put(lambda: self._send(self._engine.abort(request_id, index)))
+                    request_id,
+                    lambda: self._mailbox.put(lambda: self._send(self._engine.abort(request_id, index, reason))),
                 )
             case GetStats(request_id=request_id):
                 self._outbox.send(collect_stats(request_id, self._assembled, self._submissions))

@@ -8,12 +8,12 @@ import socket
 from runner.messages import (
     MAX_MESSAGE_BYTES,
     FromEngine,
-    Message,
     ToEngine,
     decode_from_engine,
     decode_to_engine,
     encode_message,
 )
+from runner.requests import Message
 
 LENGTH_BYTES = 8
 

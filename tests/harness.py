@@ -15,7 +15,8 @@ import torch
 
 from runner.assembly import Assembled, assemble, build_engine
 from runner.config import EngineConfig
-from runner.messages import ChatMessage, Delta, EvsOptions, Generate, PromptUsage, SamplingParams
+from runner.messages import Delta, Generate, PromptUsage
+from runner.requests import ChatMessage, EvsOptions, SamplingParams
 
 
 @dataclass(eq=False)

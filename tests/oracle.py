@@ -20,7 +20,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers.video_utils import VideoMetadata
 
-from runner.messages import ChatMessage, InlineBytes, MediaPart, TextPart
+from runner.requests import ChatMessage, InlineBytes, MediaPart, TextPart
 from tests.oracle_items import BY_ITEM
 
 

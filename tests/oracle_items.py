@@ -17,7 +17,6 @@ from PIL import Image
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.video_utils import VideoMetadata
 
-Pieces = tuple[str, torch.Tensor]  # an item's text, and its (n, D) rows
 Prepare = Callable[[Any, Any, Sequence[Any]], dict[str, Any]]
 
 
@@ -36,19 +35,19 @@ def clip_arguments(clip: Any) -> dict[str, Any]:
 
 def prepare_smolvlm(model: Any, processor: Any, turn: Sequence[Any]) -> dict[str, Any]:
     """All rows stand under "image": a clip is images to the model."""
-
-    def prepare(part: Any) -> Pieces:
+    texts: dict[str, list[str]] = {"image": [], "video": []}
+    rows = []
+    for part in turn:
+        if isinstance(part, str):
+            continue
         if isinstance(part, np.ndarray):
             out = processor.image_processor(Image.fromarray(part), return_row_col_info=True, return_tensors="pt")
-            text = processor.replace_image_token(out, 0)
+            texts["image"].append(processor.replace_image_token(out, 0))
         else:
             out = processor.video_processor(**clip_arguments(part))
-            text = processor.replace_video_token(out, 0)
-        return text, model.get_image_features(out["pixel_values"], out["pixel_attention_mask"]).pooler_output[0]
-
-    pieces = [prepare(part) for part in turn if not isinstance(part, str)]
-    outputs = {"image": BaseModelOutputWithPooling(pooler_output=[rows for _, rows in pieces])} if pieces else {}
-    return _inputs(processor, turn, [text for text, _ in pieces], outputs)
+            texts["video"].append(processor.replace_video_token(out, 0))
+        rows += model.get_image_features(out["pixel_values"], out["pixel_attention_mask"]).pooler_output
+    return _inputs(processor, turn, texts, {"image": BaseModelOutputWithPooling(pooler_output=rows)} if rows else {})
 
 
 def prepare_llava_onevision(model: Any, processor: Any, turn: Sequence[Any]) -> dict[str, Any]:
@@ -71,22 +70,25 @@ def prepare_llava_onevision(model: Any, processor: Any, turn: Sequence[Any]) -> 
         clip_rows.append(model.get_video_features(out["pixel_values_videos"]).pooler_output)
     if clip_rows:
         outputs["video"] = BaseModelOutputWithPooling(pooler_output=torch.cat(clip_rows, dim=1))
-    texts = {"image": iter(image_texts), "video": iter(clip_texts)}
-    order = ["image" if isinstance(part, np.ndarray) else "video" for part in turn if not isinstance(part, str)]
-    return _inputs(processor, turn, [next(texts[kind]) for kind in order], outputs)
+    return _inputs(processor, turn, {"image": image_texts, "video": clip_texts}, outputs)
 
 
-def _inputs(processor: Any, turn: Sequence[Any], texts: Sequence[str], outputs: dict[str, Any]) -> dict[str, Any]:
-    content = [
-        {"type": "text", "text": part} if isinstance(part, str)
-        else {"type": "image" if isinstance(part, np.ndarray) else "video"}
-        for part in turn
-    ]  # fmt: skip
-    chat = [{"role": "user", "content": content}]
+def _inputs(
+    processor: Any, turn: Sequence[Any], texts: dict[str, list[str]], outputs: dict[str, Any]
+) -> dict[str, Any]:
+    """Render the turn, and write each kind's texts over its placeholders in order."""
+
+    def entry(part: Any) -> dict[str, str]:
+        if isinstance(part, str):
+            return {"type": "text", "text": part}
+        return {"type": "image" if isinstance(part, np.ndarray) else "video"}
+
+    chat = [{"role": "user", "content": [entry(part) for part in turn]}]
     text = processor.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
-    pieces = re.split(f"{processor.image_token}|{processor.video_token}", text)
-    whole = pieces[0] + "".join(item + after for item, after in zip(texts, pieces[1:], strict=True))
-    return {"input_ids": processor.tokenizer(whole, return_tensors="pt")["input_ids"], "mm_encoder_outputs": outputs}
+    waiting = {getattr(processor, f"{kind}_token"): iter(of_kind) for kind, of_kind in texts.items()}
+    text = re.sub("|".join(waiting), lambda match: next(waiting[match.group()]), text)
+    assert not any(list(rest) for rest in waiting.values())
+    return {"input_ids": processor.tokenizer(text, return_tensors="pt")["input_ids"], "mm_encoder_outputs": outputs}
 
 
 BY_ITEM: dict[str, Prepare] = {"smolvlm": prepare_smolvlm, "llava_onevision": prepare_llava_onevision}

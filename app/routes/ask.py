@@ -28,7 +28,8 @@ from app.schemas import AskRequest
 from app.sse import EventStream
 from app.state import ServerState, get_state
 from runner.errors import RequestError
-from runner.messages import Generate, StoredFile
+from runner.messages import Generate
+from runner.requests import StoredFile
 
 FORM_OVERHEAD_BYTES = MAX_PARTS * MAX_TEXT_BYTES
 

@@ -22,7 +22,8 @@ from app.replies import Head, completion_body, rendered_body
 from app.schemas import ChatRequest, RenderRequest, SamplingFields
 from app.sse import EventStream
 from app.state import ServerState, get_state
-from runner.messages import ChatMessage, Generate, Render
+from runner.messages import Generate, Render
+from runner.requests import ChatMessage
 
 router = APIRouter(tags=["chat"])
 
@@ -61,7 +62,7 @@ async def _start(request: Request, resources: ExitStack) -> Generation:
     reply = Reply(
         head=make_head(request, body, state),
         form="events" if body.stream else "body",
-        text=convert_text_options(body, logprobs=body.logprobs),
+        text=convert_text_options(body, logprobs=body.logprobs, token_ids=body.return_token_ids),
         usage_events=usage_events(body.stream_options),
     )
     return await run_while_connected(request, _submit(body, reply, state, resources))
@@ -75,6 +76,7 @@ async def _submit(body: ChatRequest, reply: Reply, state: ServerState, resources
         sampling=convert_sampling(body, top_logprobs=top_logprobs, vocab_size=state.client.info.vocab_size),
         evs=convert_evs(body.evs),
         n=body.n or 1,
+        priority=body.priority or 0,
     )
     return await submit(state, generate, reply, resources)
 

@@ -11,7 +11,7 @@ import torch
 
 from attention.protocol import PlannedAttention
 from runner.items import MediaItem
-from runner.messages import ChatMessage, VideoOptions
+from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid
 from vision.request import DecodeRequest

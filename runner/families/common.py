@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.families.base import GenerationDefaults
-from runner.messages import ChatMessage, TextPart, VideoOptions
+from runner.requests import ChatMessage, TextPart, VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.sampling import SamplingPolicy
 

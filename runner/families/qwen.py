@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.families.base import DecoderShape, DenseSpan, Kind
 from runner.items import MediaItem
-from runner.messages import VideoOptions
+from runner.requests import VideoOptions
 from vision.patches import pixel_values
 from vision.request import DecodeRequest
 from vision.resize import ImageSmartResize

@@ -18,7 +18,7 @@ from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, 
 from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy
 from runner.families.qwen import PADS, decoder_shape, image_request, mrope_positions, pad_ids, slot_patches
 from runner.items import MediaItem
-from runner.messages import ChatMessage, VideoOptions
+from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid
 from vision.request import DecodeRequest

@@ -24,7 +24,7 @@ from runner.families.qwen import (
     slot_patches,
 )
 from runner.items import MediaItem
-from runner.messages import ChatMessage, VideoOptions
+from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid
 from vision.request import DecodeRequest

@@ -32,7 +32,7 @@ from runner.families.squares import (
     run_decoder,
 )
 from runner.items import MediaItem
-from runner.messages import ChatMessage, VideoOptions
+from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid
 from vision.request import DecodeRequest

@@ -14,7 +14,7 @@ from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import DecoderShape
 from runner.items import MediaItem
-from runner.messages import VideoOptions
+from runner.requests import VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.patches import pixel_values
 from vision.resize import Interpolation

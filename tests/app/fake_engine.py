@@ -20,17 +20,16 @@ from runner.messages import (
     EngineInfo,
     EvsUsage,
     Generate,
-    MediaPart,
     Progress,
     PromptUsage,
     Render,
     Rendered,
     RenderedItem,
     Stats,
-    StoredFile,
     TokenLogprob,
     VideoUsage,
 )
+from runner.requests import MediaPart, StoredFile
 
 END = 256
 VOCAB_SIZE = 260  # 257 is <think>, an added token that is text; 258 and 259 are padding of the logits
@@ -90,7 +89,7 @@ class FakeStream:
         finally:
             self.close()
 
-    def abort(self, index: int) -> None:
+    def end(self, index: int) -> None:
         self._engine.aborted_answers.append((self._request.request_id, index))
 
     def close(self) -> None:

@@ -21,18 +21,8 @@ from app.convert import (
 from app.media import MediaPolicy
 from app.schemas import AskRequest, ChatRequest
 from runner.errors import RequestError
-from runner.messages import (
-    EvsOptions,
-    Generate,
-    InlineBytes,
-    MediaPart,
-    SamplingParams,
-    StoredFile,
-    TextPart,
-    VideoOptions,
-    decode_to_engine,
-    encode_message,
-)
+from runner.messages import Generate, decode_to_engine, encode_message
+from runner.requests import EvsOptions, InlineBytes, MediaPart, SamplingParams, StoredFile, TextPart, VideoOptions
 from tests.app.conftest import user
 
 POLICY = MediaPolicy(max_bytes=1000, max_frames=4)

@@ -10,7 +10,7 @@ import pytest
 
 from app.media import SLICE_CHARS, MediaPolicy, decode_base64, read_base64, read_url
 from runner.errors import RequestError
-from runner.messages import FrameList, InlineBytes, StoredFile
+from runner.requests import FrameList, InlineBytes, StoredFile
 
 CLIP = bytes(range(256)) * 3 + b"\xfb\xff"  # has + and / in base64, and needs padding
 B64 = base64.b64encode(CLIP).decode()

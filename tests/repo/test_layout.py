@@ -46,9 +46,9 @@ def long_functions(source: str, *, limit: int) -> list[str]:
 
 
 def test_rooms_are_the_only_packages() -> None:
-    """The five rooms, and nothing else, are importable from the root."""
+    """The five rooms, and nothing else but their tests, are importable from the root."""
     packages = {path.parent.name for path in ROOT.glob("*/__init__.py") if not path.parent.name.startswith(".")}
-    assert packages == set(ROOMS)
+    assert packages - {"tests"} == set(ROOMS)
 
 
 def test_files_in_rooms_are_short() -> None:

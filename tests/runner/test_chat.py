@@ -11,7 +11,7 @@ from transformers import AutoProcessor
 
 from runner.chat import Piece, render_pieces
 from runner.families.common import chat_as_dicts
-from runner.messages import ChatMessage, TextPart
+from runner.requests import ChatMessage, TextPart
 from runner.tokenizer import PromptTokenizer
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runner.families.base import GenerationDefaults
-from runner.messages import SamplingParams
+from runner.requests import SamplingParams
 from runner.sampler import SampleRow, sample, uniform
 from runner.sampling import settle_sampling
 

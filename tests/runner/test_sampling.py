@@ -8,7 +8,7 @@ import pytest
 
 from runner.errors import RequestError
 from runner.families.base import GenerationDefaults
-from runner.messages import SamplingParams
+from runner.requests import SamplingParams
 from runner.sampling import settle_sampling
 
 DEFAULTS = GenerationDefaults(

@@ -17,18 +17,8 @@ import pytest_asyncio
 from runner.client import EngineClient, start_engine
 from runner.config import DecodeLimits, EngineConfig
 from runner.errors import EngineDeadError, EngineStartError, RequestError
-from runner.messages import (
-    ChatMessage,
-    EvsOptions,
-    Generate,
-    InlineBytes,
-    MediaPart,
-    Progress,
-    Render,
-    SamplingParams,
-    TextPart,
-    VideoOptions,
-)
+from runner.messages import Generate, Progress, Render
+from runner.requests import ChatMessage, EvsOptions, InlineBytes, MediaPart, SamplingParams, TextPart, VideoOptions
 from tests.oracle import Clip, as_message, lossless_file, noise_clip
 from tests.processes import children_of, wait_until
 

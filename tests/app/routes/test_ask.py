@@ -9,7 +9,7 @@ import pytest
 
 from app.multipart import MAX_PARTS, MAX_TEXT_BYTES
 from runner.errors import RequestError
-from runner.messages import EvsOptions, VideoOptions
+from runner.requests import EvsOptions, VideoOptions
 from tests.app.conftest import MakeClient, list_uploads
 from tests.app.fake_engine import FakeEngine
 from tests.app.routes.test_chat import content_of, read_events

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.errors import EngineDeadError, RequestError
-from runner.messages import InlineBytes, MediaPart
+from runner.requests import InlineBytes, MediaPart
 from tests.app.conftest import MakeClient, user
 from tests.app.fake_engine import PROMPT_TOKENS, FakeEngine
 from tests.app.test_detokenize import HARD_TEXTS

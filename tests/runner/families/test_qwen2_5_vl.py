@@ -19,7 +19,7 @@ from runner.errors import EngineStartError
 from runner.families.base import DenseSpan
 from runner.families.qwen2_5_vl import Qwen2VL, Qwen25VL, seconds_per_slot
 from runner.items import MediaItem
-from runner.messages import VideoOptions
+from runner.requests import VideoOptions
 from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl, make_qwen2_vl
 from tests.harness import local_engine
 from tests.oracle import answer, as_message, load_oracle, noise_clip, noise_picture, prepare_inputs, worst_error
