@@ -9,6 +9,7 @@ from typing import Any
 from runner.families.base import Family
 
 ADAPTERS: dict[str, str] = {
+    "llava_onevision": "runner.families.llava_onevision:LlavaOneVision",
     "qwen2_5_vl": "runner.families.qwen2_5_vl:Qwen25VL",
     "qwen2_vl": "runner.families.qwen2_5_vl:Qwen2VL",
     "qwen3_vl": "runner.families.qwen3_vl:Qwen3VL",
