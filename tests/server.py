@@ -43,7 +43,8 @@ class Server:
 def running_server(model: Path | str, *flags: str, media_dir: Path) -> Iterator[Server]:
     """Start, wait until it serves, and end it with SIGTERM; its log is shown when it fails to start."""
     command = [
-        sys.executable, "-m", "app.cli", "serve", str(model), "--port", "0", "--media-dir", str(media_dir), *flags
+        str(Path(sys.executable).with_name("evs")), "serve", str(model), "--port", "0", "--media-dir", str(media_dir),
+        *flags,
     ]  # fmt: skip
     environment = {key: value for key, value in os.environ.items() if not key.startswith("EVS_")}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
