@@ -1,15 +1,22 @@
-"""What several families share: chats as transformers' templates want them, generation defaults, sampling options. Owns
-no model."""
+"""What several families share: chats as transformers' templates want them, the decoder's shape, generation defaults,
+sampling options, the patches of slots. Owns no model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from runner.families.base import GenerationDefaults
+import numpy as np
+
+from runner.errors import EngineStartError
+from runner.families.base import DecoderShape, GenerationDefaults
+from runner.items import MediaItem
 from runner.requests import ChatMessage, TextPart, VideoOptions
 from vision.errors import InvalidMediaOptionError
+from vision.patches import pixel_values
 from vision.sampling import SamplingPolicy
+from vision.towers.packed import PatchBatch, patch_places
+from vision.towers.pooling import CellTaps
 
 
 def chat_as_dicts(chat: Sequence[ChatMessage]) -> list[dict[str, Any]]:
@@ -19,6 +26,22 @@ def chat_as_dicts(chat: Sequence[ChatMessage]) -> list[dict[str, Any]]:
         return {"type": "text", "text": p.text} if isinstance(p, TextPart) else {"type": p.kind}
 
     return [{"role": message.role, "content": [part(p) for p in message.parts]} for message in chat]
+
+
+def decoder_shape(text_config: Any, text_model: Any, *, rope_axes: int, num_planes: int) -> DecoderShape:
+    """Raises EngineStartError for a decoder with sliding windows, which the attention backends do not compute."""
+    if "sliding_attention" in (getattr(text_config, "layer_types", None) or ()):
+        raise EngineStartError("the checkpoint's decoder has sliding-window layers, which are not served")
+    return DecoderShape(
+        num_layers=text_config.num_hidden_layers,
+        num_kv_heads=text_config.num_key_value_heads,
+        head_dim=text_model.layers[0].self_attn.head_dim,
+        hidden_size=text_config.hidden_size,
+        vocab_size=text_config.vocab_size,
+        max_positions=text_config.max_position_embeddings,
+        rope_axes=rope_axes,
+        num_planes=num_planes,
+    )
 
 
 def generation_defaults(model: Any, *, suppressed: tuple[int, ...]) -> GenerationDefaults:
@@ -64,4 +87,31 @@ def sampling_policy(
         multiple_of=multiple_of,
         start_s=options.start_s,
         end_s=options.end_s,
+    )
+
+
+def slot_patches(
+    item: MediaItem, slot_start: int, slot_stop: int, *, processor: Any, taps: CellTaps | None = None
+) -> PatchBatch:
+    """Slots [slot_start, slot_stop) of an item, each picture a segment. processor: transformers' for that kind."""
+    grid = item.grid
+    _, height, width = grid.patch_grid
+    rows, cols = patch_places(height, width, grid.merge_size)
+    pictures, count = (slot_stop - slot_start) * grid.pictures_per_slot, height * width
+    pixels = pixel_values(
+        grid,
+        slot_start,
+        slot_stop,
+        mean=processor.image_mean,
+        std=processor.image_std,
+        rescale=processor.rescale_factor,
+    )
+    return PatchBatch(
+        pixel_values=pixels,
+        rows=np.tile(rows, pictures),
+        cols=np.tile(cols, pictures),
+        heights=np.full(pictures * count, height),
+        widths=np.full(pictures * count, width),
+        cu_seqlens=np.arange(pictures + 1) * count,
+        taps=taps,
     )

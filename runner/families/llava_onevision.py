@@ -14,15 +14,13 @@ from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
-from runner.families.common import chat_as_dicts, generation_defaults
+from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
 from runner.families.llava_cells import LlavaCells
 from runner.families.squares import (
     crop_to_patches,
     interpolation_of,
     most_frames,
-    picture_patches,
     plain_positions,
-    plain_shape,
     refuse_sizes,
     run_decoder,
 )
@@ -68,7 +66,7 @@ class LlavaOneVision:
         )
         self._after = _layers(config.vision_feature_layer, len(self._tower.encoder.layers))
         self._pad_ids: dict[Kind, int] = {"image": config.image_token_id, "video": config.video_token_id}
-        self.shape = plain_shape(config.text_config, self._text)
+        self.shape = decoder_shape(config.text_config, self._text, rope_axes=1, num_planes=0)
         self.defaults: GenerationDefaults = generation_defaults(model, suppressed=tuple(self._pad_ids.values()))
 
     # -------------------------------------------------------------------------------------------------- pictures
@@ -139,7 +137,7 @@ class LlavaOneVision:
     def patch_batch(self, item: MediaItem, slot_start: int, slot_stop: int) -> PatchBatch:
         processor = getattr(self._processor, f"{item.kind}_processor")
         taps = self._cells.taps(item.frames, slot_stop - slot_start)
-        return picture_patches(item, slot_start, slot_stop, processor=processor, taps=taps)
+        return slot_patches(item, slot_start, slot_stop, processor=processor, taps=taps)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
         assert batch.taps is not None

@@ -1,5 +1,5 @@
-"""What the Qwen-VL families share: placeholders, the decoder's shape, image requests, M-RoPE positions and the patches
-of slots. Owns no model and nothing that differs between them."""
+"""What the Qwen-VL families share: placeholders, the decoder's shape, image requests and M-RoPE positions. Owns no
+model and nothing that differs between them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from runner.families import common
 from runner.families.base import DecoderShape, DenseSpan, Kind
 from runner.items import MediaItem
 from runner.requests import VideoOptions
-from vision.patches import pixel_values
 from vision.request import DecodeRequest
 from vision.resize import ImageSmartResize
-from vision.towers.packed import PatchBatch, patch_places
 
 START, END = "<|vision_start|>", "<|vision_end|>"
 PADS: dict[Kind, str] = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
@@ -25,17 +24,8 @@ def pad_ids(config: Any) -> dict[Kind, int]:
 
 
 def decoder_shape(model: Any, *, num_planes: int) -> DecoderShape:
-    text = model.config.text_config
-    return DecoderShape(
-        num_layers=text.num_hidden_layers,
-        num_kv_heads=text.num_key_value_heads,
-        head_dim=model.model.language_model.layers[0].self_attn.head_dim,
-        hidden_size=text.hidden_size,
-        vocab_size=text.vocab_size,
-        max_positions=text.max_position_embeddings,
-        rope_axes=3,
-        num_planes=num_planes,
-    )
+    text, decoder = model.config.text_config, model.model.language_model
+    return common.decoder_shape(text, decoder, rope_axes=3, num_planes=num_planes)
 
 
 def image_request(processor: Any, options: VideoOptions, *, factor: int) -> DecodeRequest:
@@ -75,27 +65,3 @@ def mrope_positions(
         base += max(height, width)
     positions[:, row:] = base + np.arange(length - row)
     return positions
-
-
-def slot_patches(item: MediaItem, slot_start: int, slot_stop: int, *, processor: Any) -> PatchBatch:
-    """Slots [slot_start, slot_stop) of an item, each a segment. processor: transformers' for the item's kind."""
-    grid = item.grid
-    height, width = (side * grid.merge_size for side in grid.grid)
-    rows, cols = patch_places(height, width, grid.merge_size)
-    slots, count = slot_stop - slot_start, height * width
-    pixels = pixel_values(
-        grid,
-        slot_start,
-        slot_stop,
-        mean=processor.image_mean,
-        std=processor.image_std,
-        rescale=processor.rescale_factor,
-    )
-    return PatchBatch(
-        pixel_values=pixels,
-        rows=np.tile(rows, slots),
-        cols=np.tile(cols, slots),
-        heights=np.full(slots * count, height),
-        widths=np.full(slots * count, width),
-        cu_seqlens=np.arange(slots + 1) * count,
-    )

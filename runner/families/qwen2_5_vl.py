@@ -13,10 +13,9 @@ import torch
 
 from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
-from runner.errors import EngineStartError
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
-from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy
-from runner.families.qwen import PADS, decoder_shape, image_request, mrope_positions, pad_ids, slot_patches
+from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy, slot_patches
+from runner.families.qwen import PADS, decoder_shape, image_request, mrope_positions, pad_ids
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
@@ -39,8 +38,6 @@ class Qwen25VL:
     modalities: tuple[Kind, ...] = ("image", "video")
 
     def __init__(self, model: Any, processor: Any) -> None:
-        if "sliding_attention" in (model.config.text_config.layer_types or ()):
-            raise EngineStartError("the checkpoint's decoder has sliding-window layers, which are not served")
         self._model = model
         self._text = model.model.language_model
         self._tower = model.model.visual

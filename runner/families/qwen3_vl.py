@@ -12,7 +12,7 @@ import torch
 from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
-from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy
+from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy, slot_patches
 from runner.families.qwen import (
     END,
     PADS,
@@ -21,7 +21,6 @@ from runner.families.qwen import (
     image_request,
     mrope_positions,
     pad_ids,
-    slot_patches,
 )
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions

@@ -19,15 +19,13 @@ from transformers.models.smolvlm.processing_smolvlm import (
 from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
-from runner.families.common import chat_as_dicts, generation_defaults
+from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
 from runner.families.number_words import number_words
 from runner.families.squares import (
     crop_to_patches,
     interpolation_of,
     most_frames,
-    picture_patches,
     plain_positions,
-    plain_shape,
     refuse_sizes,
     run_decoder,
 )
@@ -69,7 +67,7 @@ class SmolVLM:
         self._patch: int = model.config.vision_config.patch_size
         self._merge: int = model.config.scale_factor
         self._image_token_id: int = model.config.image_token_id
-        self.shape = plain_shape(model.config.text_config, self._text)
+        self.shape = decoder_shape(model.config.text_config, self._text, rope_axes=1, num_planes=0)
         self.defaults: GenerationDefaults = generation_defaults(model, suppressed=(self._image_token_id,))
 
     # -------------------------------------------------------------------------------------------------- pictures
@@ -171,7 +169,7 @@ class SmolVLM:
 
     def patch_batch(self, item: MediaItem, slot_start: int, slot_stop: int) -> PatchBatch:
         processor = getattr(self._processor, f"{item.kind}_processor")
-        return picture_patches(item, slot_start, slot_stop, processor=processor)
+        return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
         last = len(self._tower.encoder.layers)

@@ -11,34 +11,12 @@ import torch
 import torchvision
 
 from attention.protocol import PlannedAttention
-from runner.errors import EngineStartError
-from runner.families.base import DecoderShape
-from runner.items import MediaItem
 from runner.requests import VideoOptions
 from vision.errors import InvalidMediaOptionError
-from vision.patches import pixel_values
 from vision.resize import Interpolation
-from vision.towers.packed import PatchBatch, patch_places
-from vision.towers.pooling import CellTaps
 
 # PIL's numbers, as processors' configs write them.
 RESAMPLES: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
-
-
-def plain_shape(text_config: Any, text_model: Any) -> DecoderShape:
-    """Raises EngineStartError for a decoder with sliding windows, which the attention backends do not compute."""
-    if "sliding_attention" in (getattr(text_config, "layer_types", None) or ()):
-        raise EngineStartError("the checkpoint's decoder has sliding-window layers, which are not served")
-    return DecoderShape(
-        num_layers=text_config.num_hidden_layers,
-        num_kv_heads=text_config.num_key_value_heads,
-        head_dim=text_model.layers[0].self_attn.head_dim,
-        hidden_size=text_config.hidden_size,
-        vocab_size=text_config.vocab_size,
-        max_positions=text_config.max_position_embeddings,
-        rope_axes=1,
-        num_planes=0,
-    )
 
 
 def plain_positions(length: int) -> np.ndarray:
@@ -53,33 +31,6 @@ def run_decoder(
     out = text_model(inputs_embeds=embeds[None], position_ids=positions, use_cache=False, planned=planned)
     hidden: torch.Tensor = out.last_hidden_state[0]
     return hidden
-
-
-def picture_patches(
-    item: MediaItem, slot_start: int, slot_stop: int, *, processor: Any, taps: CellTaps | None = None
-) -> PatchBatch:
-    """Slots [slot_start, slot_stop) of an item, each picture a segment. processor: transformers' for that kind."""
-    grid = item.grid
-    _, height, width = grid.patch_grid
-    rows, cols = patch_places(height, width, grid.merge_size)
-    pictures, count = (slot_stop - slot_start) * grid.pictures_per_slot, height * width
-    pixels = pixel_values(
-        grid,
-        slot_start,
-        slot_stop,
-        mean=processor.image_mean,
-        std=processor.image_std,
-        rescale=processor.rescale_factor,
-    )
-    return PatchBatch(
-        pixel_values=pixels,
-        rows=np.tile(rows, pictures),
-        cols=np.tile(cols, pictures),
-        heights=np.full(pictures * count, height),
-        widths=np.full(pictures * count, width),
-        cu_seqlens=np.arange(pictures + 1) * count,
-        taps=taps,
-    )
 
 
 def crop_to_patches(pixels: np.ndarray, patch_size: int) -> np.ndarray:

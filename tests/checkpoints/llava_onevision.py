@@ -4,6 +4,7 @@ under no patch, the 5 x 5 patches do not halve evenly, and the template writes i
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.checkpoints.base import byte_tokenizer, save, scale_weights
 
@@ -18,9 +19,14 @@ SIDE = 44
 CANVASES = [[SIDE * rows, SIDE * columns] for rows in range(1, 4) for columns in range(1, 4)]
 
 
-def build_llava_onevision(
-    folder: Path, *, seed: int = 0, num_frames: int = 5, feature_layer: int | list[int] = -1
-) -> None:
+def build_llava_onevision(folder: Path) -> None:
+    save(folder, *make_llava_onevision())
+
+
+def make_llava_onevision(
+    *, seed: int = 0, num_frames: int | None = 5, feature_layer: int | list[int] = -1, tie: bool = True
+) -> tuple[Any, Any]:
+    """(model, processor)."""
     from transformers import (
         LlavaOnevisionConfig,
         LlavaOnevisionForConditionalGeneration,
@@ -36,7 +42,7 @@ def build_llava_onevision(
             "model_type": "qwen2", "vocab_size": 288, "hidden_size": 64, "intermediate_size": 96,
             "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
             "max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-            "eos_token_id": ids["<|im_end|>"], "tie_word_embeddings": True,
+            "eos_token_id": ids["<|im_end|>"], "tie_word_embeddings": tie,
         },
         vision_config={
             "model_type": "siglip_vision_model", "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3,
@@ -44,6 +50,7 @@ def build_llava_onevision(
         },
         image_token_index=ids["<image>"], video_token_index=ids["<video>"], vision_feature_layer=feature_layer,
         image_grid_pinpoints=CANVASES, vision_aspect_ratio="anyres_max_4",
+        tie_word_embeddings=tie,
     )  # fmt: skip
     model = LlavaOnevisionForConditionalGeneration(config).float()
     scale_weights(model, seed=seed, head_gain=2.0)
@@ -58,4 +65,4 @@ def build_llava_onevision(
         vision_aspect_ratio="anyres_max_4",
         chat_template=TEMPLATE,
     )
-    save(folder, model, processor)
+    return model.eval(), processor

@@ -4,6 +4,7 @@ checkpoints, the far edges lie under no patch."""
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tests.checkpoints.base import byte_tokenizer, save, scale_weights
 
@@ -19,7 +20,14 @@ TEMPLATE = (
 )
 
 
-def build_smolvlm(folder: Path, *, seed: int = 0, split: bool = True, fps: float = 1, max_frames: int = 10) -> None:
+def build_smolvlm(folder: Path) -> None:
+    save(folder, *make_smolvlm())
+
+
+def make_smolvlm(
+    *, seed: int = 0, split: bool = True, fps: float = 1, max_frames: int = 10, tie: bool = False
+) -> tuple[Any, Any]:
+    """(model, processor)."""
     from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration, SmolVLMImageProcessor, SmolVLMProcessor
     from transformers.models.smolvlm.video_processing_smolvlm import SmolVLMVideoProcessor
 
@@ -36,7 +44,7 @@ def build_smolvlm(folder: Path, *, seed: int = 0, split: bool = True, fps: float
             "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 3,
             "image_size": 50, "patch_size": 8,
         },
-        scale_factor=2, image_token_id=ids["<image>"], pad_token_id=ids["<|im_end|>"], tie_word_embeddings=False,
+        scale_factor=2, image_token_id=ids["<image>"], pad_token_id=ids["<|im_end|>"], tie_word_embeddings=tie,
     )  # fmt: skip
     model = SmolVLMForConditionalGeneration(config).float()
     scale_weights(model, seed=seed, head_gain=2.0)
@@ -53,4 +61,4 @@ def build_smolvlm(folder: Path, *, seed: int = 0, split: bool = True, fps: float
         image_seq_len=9,
         chat_template=TEMPLATE,
     )  # fmt: skip
-    save(folder, model, processor)
+    return model.eval(), processor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -110,3 +112,24 @@ def test_shapes_that_do_not_fit_are_refused() -> None:
     )
     with pytest.raises(ValueError, match="slots"):
         pixel_values(grid, 0, 2, mean=MEAN, std=STD)
+
+
+def as_grid(pictures: int, **cells: Any) -> PatchGrid:
+    """Pictures of 10 x 10 patches of 4 pixels, a frame each."""
+    pixels = np.zeros((pictures, 3, 40, 40), np.uint8)
+    return PatchGrid(pixels=pixels, times_s=(0.0,) * pictures, temporal_patch_size=1, patch_size=4, **cells)
+
+
+def test_pooled_cells_are_counted_apart_from_patches() -> None:
+    clip = as_grid(3, merge_size=1, pooled=(5, 5))
+    assert (clip.slots, clip.grid, clip.cells_per_slot, clip.patches_per_slot) == (3, (5, 5), 25, 100)
+    tiles = as_grid(3, merge_size=1, pooled=(1, 170), pictures_per_slot=3)
+    assert (tiles.slots, tiles.cells_per_slot, tiles.patches_per_slot) == (1, 170, 300)
+    assert pixel_values(tiles, 0, 1, mean=[0.5] * 3, std=[0.5] * 3).shape == (300, 3 * 4 * 4)
+
+
+def test_cells_are_pooled_or_merged() -> None:
+    with pytest.raises(ValueError, match="not both"):
+        as_grid(1, merge_size=2, pooled=(5, 5))
+    with pytest.raises(ValueError, match="2 pictures"):
+        as_grid(2, merge_size=1, pictures_per_slot=2)
