@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from vision import errors
+from vision.backends.protocol import check_backend
 from vision.errors import (
     DecodeCrashedError,
     InvalidMediaOptionError,
     MediaError,
     UndecodableError,
 )
-from vision.frames import VideoFrames
+from vision.frames import BackendName, VideoFrames
 from vision.limits import DecodeLimits
 from vision.request import (
     DecodeRequest,
@@ -49,24 +50,29 @@ class DecodePool:
     """Decodes media items in children, at most `workers` at a time; callable from any number of threads.
 
     limits: what an item may cost where its request does not say.
+    backend: what decodes clips; what it refuses, PyAV decodes, and the frames say so.
     The fork server is started at once and gets ready in the background; the first item waits for it.
     """
 
-    def __init__(self, limits: DecodeLimits = DEFAULT_LIMITS, workers: int = 2) -> None:
+    def __init__(
+        self, limits: DecodeLimits = DEFAULT_LIMITS, workers: int = 2, *, backend: BackendName = "pyav"
+    ) -> None:
+        """Raises ValueError for no workers, and for a backend that is not known or not installed."""
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
         self._limits = limits
+        self._backend = check_backend(backend)
         self._workers = workers
         self._slots = threading.Semaphore(workers)
         self._closed = threading.Event()
-        self._server = ForkServer()
+        self._server = ForkServer(preload=(f"vision.backends.{backend}",))
 
     def decode(self, source: MediaSource, request: DecodeRequest, cancel: threading.Event | None = None) -> VideoFrames:
         """Decode one item; blocks until it is done, and before that until a worker is free.
 
         Raises a MediaError: see vision/errors.py. Setting `cancel` kills the child within about 50 ms.
         """
-        job = _plan_job(source, request, self._limits)
+        job = _plan_job(source, request, self._limits, self._backend)
         watch = Watch(cancel=cancel, closed=self._closed)
         with self._slot(watch), _open_source(source, job.limits) as input_fd, _anonymous_memory("frames") as output_fd:
             answer = self._server.run(job, input_fd, output_fd, watch)
@@ -98,7 +104,7 @@ class DecodePool:
             self._slots.release()
 
 
-def _plan_job(source: MediaSource, request: DecodeRequest, pool_limits: DecodeLimits) -> Job:
+def _plan_job(source: MediaSource, request: DecodeRequest, pool_limits: DecodeLimits, backend: BackendName) -> Job:
     """Check what can be checked without a child; lower the sampling bounds to the limit on frames."""
     limits = request.limits or pool_limits
     sampling = request.sampling
@@ -108,7 +114,7 @@ def _plan_job(source: MediaSource, request: DecodeRequest, pool_limits: DecodeLi
         )
     request = replace(request, sampling=sampling, limits=None)
     if not isinstance(source, EncodedFrames):
-        return Job(request=request, limits=limits)
+        return Job(request=request, limits=limits, backend=backend)
     limits.check_frame_list(len(source.frames))
     sizes = tuple(len(frame) for frame in source.frames)
     return Job(request=request, limits=limits, picture_sizes=sizes, list_fps=source.fps)
@@ -206,6 +212,7 @@ def _read_frames(report: FramesReport, job: Job, output_fd: int) -> VideoFrames:
         times_s=report.times_s, frame_indices=report.frame_indices, duration_s=report.duration_s,
         source_fps=report.source_fps, source_size=report.source_size, codec=report.codec,
         container=report.container, num_frames=report.num_frames, num_broken=report.num_broken,
+        backend=report.backend, backend_reason=report.backend_reason,
     )  # fmt: skip
 
 

@@ -123,7 +123,7 @@ def _decode(job: Job, input_fd: int, sink: MemorySink) -> FramesReport:
     with open(input_fd, "rb", closefd=False) as file:
         file.seek(0)
         if job.picture_sizes is None:
-            return decode_file(file, job.request, limits=job.limits, sink=sink)
+            return decode_file(file, job.request, limits=job.limits, sink=sink, backend=job.backend)
         pictures = [file.read(size) or b"" for size in job.picture_sizes]
         return decode_pictures(pictures, job.list_fps, job.request, limits=job.limits, sink=sink)
 

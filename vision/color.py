@@ -2,7 +2,7 @@
 
 Owns colour matrices, ranges and transparency; knows nothing of timing, rotation or size rules. The frame's own tags
 for matrix and range are honoured; an untagged frame is read as limited-range BT.601, FFmpeg's own convention and the
-one that models were trained with. High dynamic range is cut to 8 bits without tone mapping.
+one that models were trained with. High dynamic range is mapped to the standard one: see vision/hdr.py.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from av.video.frame import VideoFrame
+
+from vision.hdr import is_hdr, to_standard_range
 
 # What shows through transparent pixels; part of the picture, so a change here changes every cache key made of pixels.
 BACKGROUND = 255
@@ -19,9 +21,10 @@ Pixels = npt.NDArray[np.uint8]
 
 def to_rgb(frame: VideoFrame) -> Pixels:
     """(h, w, 3) uint8; transparent pixels show a white background, never the colour hidden under them."""
-    if _has_alpha(frame):
+    if has_alpha(frame):
         return blend_on_background(_convert(frame, "rgba"))
-    return _convert(frame, "rgb24")
+    pixels = _convert(frame, "rgb24")
+    return to_standard_range(pixels, int(frame.color_trc)) if is_hdr(int(frame.color_trc)) else pixels
 
 
 def blend_on_background(rgba: Pixels) -> Pixels:
@@ -31,11 +34,11 @@ def blend_on_background(rgba: Pixels) -> Pixels:
     return (blended // 255).astype(np.uint8)
 
 
+def has_alpha(frame: VideoFrame) -> bool:
+    return frame.format.name == "pal8" or any(component.is_alpha for component in frame.format.components)
+
+
 def _convert(frame: VideoFrame, pixel_format: str) -> Pixels:
     # threads=1: swscale would otherwise start a thread for each processor.
     converted = frame.reformat(format=pixel_format, threads=1)
     return np.asarray(converted.to_ndarray(), dtype=np.uint8)
-
-
-def _has_alpha(frame: VideoFrame) -> bool:
-    return frame.format.name == "pal8" or any(component.is_alpha for component in frame.format.components)

@@ -6,6 +6,7 @@ the next. Knows nothing of decoding itself. It ends when the parent's end of the
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -14,13 +15,15 @@ import signal
 import socket
 import sys
 
+from vision.seal import seal_process
+
 PRELOAD = ("numpy", "av", "PIL.Image", "torch", "torchvision.transforms.v2.functional", "vision.child")
 READY = b"ready"
 JOB_FDS = 3
 _PR_SET_PDEATHSIG = 1
 
 
-def main(control_fd: int, niceness: int) -> None:
+def main(control_fd: int, niceness: int, preload: list[str]) -> None:
     """Import, say that we are ready, then fork a child for each job until the parent goes away."""
     os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -29,7 +32,12 @@ def main(control_fd: int, niceness: int) -> None:
     control = socket.socket(fileno=control_fd)
     for name in PRELOAD:
         importlib.import_module(name)
+    for name in preload:
+        # A decoder that cannot be loaded is reported by the child that wants it.
+        with contextlib.suppress(ImportError, OSError, RuntimeError):
+            importlib.import_module(name)
     sys.modules["vision.child"].warm_up()
+    seal_process()
     # Frozen objects stay out of the children's collector, and so stay shared pages.
     gc.collect()
     gc.freeze()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 MediaKind = Literal["video", "image"]
+BackendName = Literal["pyav", "decord", "torchcodec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -27,6 +28,8 @@ class VideoFrames:
     source_size: (height, width) as shown: after rotation and with square pixels, before the resize.
     num_frames: frames in the clip that can be shown.
     num_broken: frames found damaged on the way and left out.
+    backend: which decoder gave the frames of a clip; "" for pictures. backend_reason: why it is not the one that was
+        asked for, in a few fixed words fit to count by; "" where it is.
     """
 
     kind: MediaKind
@@ -40,6 +43,8 @@ class VideoFrames:
     container: str
     num_frames: int
     num_broken: int = 0
+    backend: str = ""
+    backend_reason: str = ""
 
     def __post_init__(self) -> None:
         if self.pixels.ndim != 4 or self.pixels.shape[1] != 3 or self.pixels.dtype != np.uint8:

@@ -109,4 +109,5 @@ def shape_picture(pixels: Pixels, shown: tuple[int, int], target: tuple[int, int
     else:
         pictures = request.tiling.cut(frame, shown, request.interpolation)
         assert pictures.shape[2:] == target, (pictures.shape, target)
-    return pictures.contiguous().numpy()
+    # numpy puts channels first twice as fast as torch does.
+    return np.ascontiguousarray(pictures.numpy())

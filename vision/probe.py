@@ -1,194 +1,127 @@
-"""Opening one clip and reading all its coded pictures, without decoding any.
+"""Reading all coded pictures of a clip once, without decoding any and without keeping their data.
 
-Owns the demuxer: what it may open, which stream is the film, and the true presentation times. Knows nothing of
-sampling, pixels or how the bytes got here. Counts, durations and rates in headers are not believed.
+Owns the true presentation times and what can be known of the film beforehand. Knows nothing of sampling, pixels or how
+the bytes got here. Counts, durations and rates in headers are not believed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from array import array
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import BinaryIO
 
-import av
-from av.container import InputContainer
-from av.packet import Packet
-from av.stream import Disposition
+import numpy as np
 from av.video.stream import VideoStream
 
+from vision.codecs import FIELD_CODECS, RANDOM_ACCESS, REORDERING, is_hidden
 from vision.containers import Container
-from vision.errors import MediaTooLargeError, UndecodableError, UnsupportedMediaError
+from vision.demux import Film, identify, open_film
+from vision.errors import MediaTooLargeError, UndecodableError
 from vision.limits import DecodeLimits
+from vision.packets import Groups, PacketTable, Ticks, find_groups, one_group
 
-# Decoders that may meet untrusted bytes: what people have, and nothing that exists only for games and broadcast gear.
-CODECS = frozenset(
-    [
-        "h264",
-        "hevc",
-        "av1",
-        "libdav1d",
-        "libaom-av1",
-        "vp8",
-        "vp9",
-        "libvpx",
-        "libvpx-vp9",
-        "mpeg1video",
-        "mpeg2video",
-        "mpeg4",
-        "msmpeg4",
-        "msmpeg4v1",
-        "msmpeg4v2",
-        "msmpeg4v3",
-        "wmv1",
-        "wmv2",
-        "wmv3",
-        "vc1",
-        "h261",
-        "h263",
-        "h263p",
-        "flv",
-        "flv1",
-        "theora",
-        "mjpeg",
-        "mjpegb",
-        "gif",
-        "png",
-        "qtrle",
-        "prores",
-        "dnxhd",
-        "cfhd",
-        "ffv1",
-        "ffvhuff",
-        "huffyuv",
-        "utvideo",
-        "rawvideo",
-        "cinepak",
-        "svq1",
-        "svq3",
-        "dvvideo",
-        "rpza",
-        "msvideo1",
-        "indeo5",
-        "vp6",
-        "vp6f",
-    ]
-)
-
-
-_NOT_A_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
+_PROGRESSIVE = (0, 1)  # FFmpeg's "not known" and "progressive"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Clip:
-    """An open film with all its packets, in decoding order; usable only inside `open_clip`.
+    """A film whose packets have been read; `file` must stay open while it is decoded.
 
     ticks: rising presentation times of the pictures the packets promise, in units of `time_base`.
-    durations: how long each is shown by its packet, in the same units, 0 where the file does not say.
+    is_ordinal: the times in the file are in decoding order, though pictures are shown in another: the k-th picture
+        that is shown takes the k-th time (H.264 in AVI).
     header_fps: the rate the header claims, to be used only where it agrees with the ticks.
     pixel_aspect: width of a pixel by its height.
+    stream_index, num_films: which stream the film is, and how many video tracks there are.
     """
 
-    stream: VideoStream
-    packets: tuple[Packet[VideoStream], ...]
-    ticks: tuple[int, ...]
-    durations: dict[int, int]
+    file: BinaryIO
+    container: Container
+    limits: DecodeLimits
+    groups: Groups
+    ticks: Ticks
+    is_ordinal: bool
     time_base: Fraction
     header_fps: float | None
     pixel_aspect: Fraction
     codec: str
-    container: str
+    stream_index: int
+    num_films: int
+
+    def duration_of(self, tick: int) -> int:
+        """How long the picture is shown by its packet, 0 where the file does not say."""
+        table = self.groups.table
+        return int(table.durations[np.flatnonzero(table.is_shown & (table.ticks == tick))[-1]])
 
 
-@contextmanager
-def open_clip(file: BinaryIO, container: Container, limits: DecodeLimits) -> Iterator[Clip]:
+def read_clip(file: BinaryIO, container: Container, limits: DecodeLimits) -> Clip:
     """Open, check against the limits, and read every packet of the film.
 
     Raises UndecodableError (no video stream, no pictures, damaged), UnsupportedMediaError (codec) and
     MediaTooLargeError (size of a picture, number of pictures, duration).
     """
-    try:
-        opened = av.open(
-            file,
-            "r",
-            format=container.reader,
-            # No protocol at all: the bytes given are the only bytes a demuxer may read. And nothing is decoded to learn
-            # about the streams: the sizes in the headers are checked first.
-            options={"protocol_whitelist": "none", "skip_frame": "all"},
-            metadata_errors="replace",
-        )
-    except MemoryError:
-        raise
-    except (av.error.FFmpegError, ValueError, IndexError) as error:
-        raise UndecodableError(
-            f"the {container.name} file is damaged or incomplete; nothing in it can be read"
-        ) from error
-    with opened:
-        yield _read_clip(opened, container, limits)
+    with open_film(file, container, limits) as film:
+        stream, context = film.stream, film.stream.codec_context
+        table = _read_table(film, limits)
+        ticks = table.shown_ticks()
+        if not len(ticks):
+            raise UndecodableError(f"the {container.name} file has a video stream without any pictures in it")
+        time_base = stream.time_base or Fraction(1, 90_000)
+        limits.check_duration(float(int(ticks[-1] - ticks[0]) * time_base))
+        is_ordinal = _is_ordinal(film, container, table)
+        rate = stream.average_rate or stream.guessed_rate
+        return Clip(
+            file=file, container=container, limits=limits, ticks=ticks, is_ordinal=is_ordinal, time_base=time_base,
+            groups=one_group(table) if is_ordinal else _group(film, table),
+            header_fps=float(rate) if rate else None, pixel_aspect=_pixel_aspect(stream), codec=context.name,
+            stream_index=stream.index, num_films=len(film.opened.streams.video),
+        )  # fmt: skip
 
 
-def _read_clip(opened: InputContainer, container: Container, limits: DecodeLimits) -> Clip:
-    stream = _find_film(opened, container)
-    context = stream.codec_context
-    if context.name not in CODECS:
-        raise UnsupportedMediaError(f"the video codec {context.name} is not taken; convert the clip to H.264 or VP9")
-    limits.check_picture(context.height, context.width)
-    context.thread_count = 1
-    context.options = {"max_pixels": str(limits.max_pixels_per_frame)}
-    packets = tuple(_read_packets(opened, stream, limits))
-    durations = _read_durations(packets, context.name)
-    ticks = tuple(sorted(durations))
-    if not ticks:
-        raise UndecodableError(f"the {container.name} file has a video stream without any pictures in it")
-    time_base = stream.time_base or Fraction(1, 90_000)
-    limits.check_duration(float((ticks[-1] - ticks[0]) * time_base))
-    rate = stream.average_rate or stream.guessed_rate
-    return Clip(
-        stream=stream, packets=packets, ticks=ticks, durations=durations, time_base=time_base,
-        header_fps=float(rate) if rate else None, pixel_aspect=_pixel_aspect(stream),
-        codec=context.name, container=container.name,
+def _read_table(film: Film, limits: DecodeLimits) -> PacketTable:
+    ticks, decode_ticks, sizes, durations = array("q"), array("q"), array("q"), array("q")
+    is_key, is_shown = array("b"), array("b")
+    codec = film.stream.codec_context.name
+    for count, packet in enumerate(film.read_packets()):
+        if count >= limits.max_packets:
+            raise MediaTooLargeError(f"the clip has more than the limit of {limits.max_packets} coded pictures")
+        tick, decode_tick, size, key = identify(packet)
+        ticks.append(tick)
+        decode_ticks.append(decode_tick)
+        sizes.append(size)
+        durations.append(packet.duration or 0)
+        is_key.append(key)
+        is_shown.append(not packet.is_discard and not is_hidden(packet, codec))
+    return PacketTable(
+        ticks=np.array(ticks, dtype=np.int64), decode_ticks=np.array(decode_ticks, dtype=np.int64),
+        sizes=np.array(sizes, dtype=np.int64), durations=np.array(durations, dtype=np.int64),
+        is_key=np.array(is_key, dtype=np.bool_), is_shown=np.array(is_shown, dtype=np.bool_),
     )  # fmt: skip
 
 
-def _find_film(opened: InputContainer, container: Container) -> VideoStream:
-    """The first real video track; a cover picture is not one."""
-    films = [stream for stream in opened.streams.video if not stream.disposition & _NOT_A_FILM]
-    if not films:
-        raise UndecodableError(f"the {container.name} file has no video stream")
-    for stream in films:
-        if stream.codec_context is not None:
-            return stream
-    raise UnsupportedMediaError("the codec of the video stream is not known; convert the clip to H.264 or VP9")
+def _group(film: Film, table: PacketTable) -> Groups:
+    context = film.stream.codec_context
+    # Pictures without a time of their own take it from the packet after them: no stretch of them stands alone.
+    if context.name not in RANDOM_ACCESS or (context.has_b_frames and _lacks_times(table)):
+        return one_group(table)
+    may_be_fields = context.name in FIELD_CODECS and int(context.field_order) not in _PROGRESSIVE
+    return find_groups(table, tail=1 if may_be_fields else 0)
 
 
-def _read_packets(opened: InputContainer, stream: VideoStream, limits: DecodeLimits) -> Iterator[Packet[VideoStream]]:
-    """All packets but the final flush; a file that breaks off gives those before the break."""
-    try:
-        for count, packet in enumerate(opened.demux(stream)):
-            if count >= limits.max_packets:
-                raise MediaTooLargeError(f"the clip has more than the limit of {limits.max_packets} coded pictures")
-            if packet.size:
-                yield packet
-    except MemoryError:
-        raise
-    except av.error.FFmpegError:
-        return
+def _lacks_times(table: PacketTable) -> bool:
+    """Whether presentation times were made up from decoding times alone: then the two are the same everywhere."""
+    return bool((table.ticks == table.decode_ticks).all())
 
 
-def _read_durations(packets: tuple[Packet[VideoStream], ...], codec: str) -> dict[int, int]:
-    """Presentation time -> duration of each picture to be shown; edit lists and hidden pictures are left out."""
-    durations: dict[int, int] = {}
-    for packet in packets:
-        tick = packet.pts if packet.pts is not None else packet.dts
-        if tick is not None and not packet.is_discard and not _is_hidden(packet, codec):
-            durations[tick] = packet.duration or 0
-    return durations
-
-
-def _is_hidden(packet: Packet[VideoStream], codec: str) -> bool:
-    """VP8's alternate reference pictures travel in packets of their own with the show bit off."""
-    return codec in ("vp8", "libvpx") and not memoryview(packet)[0] >> 4 & 1
+def _is_ordinal(film: Film, container: Container, table: PacketTable) -> bool:
+    context = film.stream.codec_context
+    return (
+        container.reader == "avi"
+        and context.name in REORDERING
+        and bool(context.has_b_frames)
+        and bool((np.diff(table.ticks) > 0).all())
+    )
 
 
 def _pixel_aspect(stream: VideoStream) -> Fraction:

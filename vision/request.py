@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from vision.errors import InvalidMediaOptionError
-from vision.frames import MediaKind
+from vision.frames import BackendName, MediaKind
 from vision.limits import DecodeLimits
 from vision.resize import Interpolation, ResizePolicy
 from vision.sampling import SamplingPolicy
@@ -73,10 +73,14 @@ class DecodeRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A request as the child gets it. `picture_sizes` cuts the input into a frame list; None: it is one file."""
+    """A request as the child gets it. `picture_sizes` cuts the input into a frame list; None: it is one file.
+
+    backend: the pool's decoder of clips; pictures are always Pillow's.
+    """
 
     request: DecodeRequest
     limits: DecodeLimits
+    backend: BackendName = "pyav"
     picture_sizes: tuple[int, ...] | None = None
     list_fps: float = 1.0
 
@@ -99,6 +103,8 @@ class FramesReport(msgspec.Struct, frozen=True, kw_only=True, tag="frames"):
     container: str
     num_frames: int
     num_broken: int
+    backend: str = ""
+    backend_reason: str = ""
 
 
 class FailureReport(msgspec.Struct, frozen=True, kw_only=True, tag="failure"):

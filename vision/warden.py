@@ -34,7 +34,7 @@ MAX_ANSWER_BYTES = 16 << 20
 # Isolated (-I), with our own search path: neither the caller's main module nor its environment is read.
 _BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from vision.forkserver import main; main(int(sys.argv[2]), int(sys.argv[3]))"
+    "from vision.forkserver import main; main(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])"
 )
 _KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -62,9 +62,11 @@ class Watch:
 class ForkServer:
     """Runs jobs in children of a small single-threaded process; starts a new one if it dies."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: tuple[str, ...] = ()) -> None:
+        """preload: modules the server imports, where they can be, so that its children need not."""
         self._lock = threading.Lock()
-        self._process = _Server()
+        self._preload = preload
+        self._process = _Server(preload)
 
     def run(self, job: Job, input_fd: int, output_fd: int, watch: Watch) -> bytes:
         """The child's whole answer; empty if it died without one.
@@ -92,21 +94,21 @@ class ForkServer:
         with self._lock:
             if self._process.lost.is_set():
                 self._process.stop()
-                self._process = _Server()
+                self._process = _Server(self._preload)
             return self._process
 
 
 class _Server:
     """One fork server process and the socket that jobs are handed over by."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: tuple[str, ...]) -> None:
         self.lost = threading.Event()
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._started = time.monotonic()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = _launch(theirs.fileno())
+            self._process = _launch(theirs.fileno(), preload)
 
     def wait_ready(self, watch: Watch) -> None:
         """Block until the server has imported what children need. Raises ServerLostError."""
@@ -156,11 +158,11 @@ class _Server:
         raise ServerLostError(reason)
 
 
-def _launch(control_fd: int) -> subprocess.Popen[bytes]:
+def _launch(control_fd: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
     root = str(Path(__file__).resolve().parent.parent)
     search_path = [root, *(entry for entry in sys.path if entry and entry != root)]
     environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ} | _ONE_THREAD
-    command = [sys.executable, "-I", "-c", _BOOT, json.dumps(search_path), str(control_fd), str(NICENESS)]
+    command = [sys.executable, "-I", "-c", _BOOT, json.dumps(search_path), str(control_fd), str(NICENESS), *preload]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment,
         pass_fds=(control_fd,), start_new_session=True,

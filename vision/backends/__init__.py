@@ -1,0 +1,1 @@
+"""The decoders that pictures can come from, behind one protocol; PyAV is the one that can do everything."""
