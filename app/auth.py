@@ -18,8 +18,14 @@ OPEN_PATHS = frozenset({"/", "/health"})  # exact: the playground is one self-co
 POLICY_VIOLATION = 1008
 
 
+EVERYBODY = ""  # the owner of all stored files where no keys are asked for
+
+
 class KeyCheck:
-    """Compares digests in constant time, all keys each time, so that neither key nor place can be timed."""
+    """Compares digests in constant time, all keys each time, so that neither key nor place can be timed.
+
+    `scope["state"]["owner"]` tells routes whose request it is, by a digest: keys themselves go no further.
+    """
 
     def __init__(self, app: ASGIApp, keys: Sequence[str]) -> None:
         self._app = app
@@ -34,10 +40,13 @@ class KeyCheck:
             await error_response(_refusal())(scope, receive, send)
 
     def _allows(self, scope: Scope) -> bool:
+        state = scope.setdefault("state", {})
+        state["owner"] = EVERYBODY
         if not self._digests:
             return True
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         offered = _digest(key.strip())
+        state["owner"] = offered.hex()
         matches = [hmac.compare_digest(offered, digest) for digest in self._digests]
         return scheme.lower() == "bearer" and any(matches)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from fastapi import Request
@@ -17,6 +17,7 @@ from starlette.requests import ClientDisconnect
 from app.errors import ApiError, ClientGoneError
 from runner.errors import RequestError
 
+FORM_OVERHEAD_BYTES = 64 << 20  # all fields of a form and its own words
 THREAD_BYTES = 256 << 10  # parsing less than this is quicker than asking a thread
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -47,6 +48,11 @@ async def iterate_body(request: Request, limits: BodyLimits) -> AsyncIterator[by
         if read > max_bytes:
             raise _too_large(max_bytes)
         yield chunk
+
+
+def iterate_form_body(request: Request, limits: BodyLimits, *, max_file_bytes: int) -> AsyncIterator[bytes]:
+    """A form's chunks: its file may be as large as files may be, and its fields add little to that."""
+    return iterate_body(request, replace(limits, max_bytes=max_file_bytes + FORM_OVERHEAD_BYTES))
 
 
 async def read_json(request: Request, model: type[Model], limits: BodyLimits) -> Model:

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from app.answer import TextOptions
-from app.media import MediaPolicy, read_base64, read_url
+from app.media import FILE_ID_SCHEME, MediaPolicy, Ready, read_base64, read_url
 from app.schemas import (
     AskRequest,
     ChatRequest,
     Content,
     EvsKnobs,
+    FileBody,
     FileContent,
     ImageContent,
     InputVideoContent,
@@ -27,32 +28,40 @@ from runner.requests import (
     ChatMessage,
     ContentPart,
     EvsOptions,
+    FrameList,
+    InlineBytes,
     MediaPart,
     MediaSource,
     SamplingParams,
+    StoredFile,
     TextPart,
     VideoOptions,
 )
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+PICTURE_HEADS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"BM")  # a GIF may be a clip, and is read as one
+WEBP_HEAD = (b"RIFF", b"WEBP")  # at 0 and at 8
+HEAD_BYTES = 16
 
 
 # --------------------------------------------------------------------------------------------------------- the chat
 
 
-def convert_chat(request: ChatRequest, policy: MediaPolicy, *, max_media_items: int) -> tuple[ChatMessage, ...]:
-    """Messages with their media decoded; slow for large payloads, so call it in a thread."""
+def check_media_count(request: ChatRequest, max_media_items: int) -> None:
     count = sum(part.type != "text" for message in request.messages for part in message.content or [])
     if count > max_media_items:
         raise RequestError(
             "invalid", f"the chat holds {count} images and videos; the limit is {max_media_items}", param="messages"
         )
+
+
+def convert_chat(request: ChatRequest, policy: MediaPolicy, ready: Ready) -> tuple[ChatMessage, ...]:
+    """Messages with their media decoded; slow for large payloads, so call it in a thread."""
     video = merge_video_options(request)
     return tuple(
         ChatMessage(
             role=message.role,
             parts=tuple(
-                _convert_part(part, policy, video, where=f"messages[{turn}].content[{place}]")
+                _convert_part(part, policy, ready, video, where=f"messages[{turn}].content[{place}]")
                 for place, part in enumerate(message.content or [])
             ),
         )
@@ -66,36 +75,49 @@ def convert_ask(request: AskRequest, source: MediaSource) -> tuple[ChatMessage, 
     return (ChatMessage(role="user", parts=(clip, TextPart(text=request.prompt))),)
 
 
-def _convert_part(part: Content, policy: MediaPolicy, video: VideoOptions, *, where: str) -> ContentPart:
+def _convert_part(part: Content, policy: MediaPolicy, ready: Ready, video: VideoOptions, *, where: str) -> ContentPart:
     match part:
         case TextContent():
             return TextPart(text=part.text)
         case ImageContent():
-            return MediaPart(kind="image", source=read_url(part.image_url.url, policy, param=f"{where}.image_url.url"))
+            source = read_url(part.image_url.url, policy, param=f"{where}.image_url.url", ready=ready)
+            return MediaPart(kind="image", source=source)
         case VideoContent():
             own = {"fps": part.video_url.fps, "max_frames": part.video_url.max_frames}
-            source = read_url(part.video_url.url, policy, param=f"{where}.video_url.url", fps=part.video_url.fps)
+            param = f"{where}.video_url.url"
+            source = read_url(part.video_url.url, policy, param=param, ready=ready, fps=part.video_url.fps)
             return MediaPart(kind="video", source=source, video=_override(video, own))
         case InputVideoContent():
             source = read_base64(part.input_video.data, policy, param=f"{where}.input_video.data")
             return MediaPart(kind="video", source=source, video=video)
         case FileContent():
-            return _convert_file(part, policy, video, where=f"{where}.file")
+            source = _read_file(part.file, policy, ready, where=f"{where}.file")
+            kind = guess_kind(_read_head(source))
+            return MediaPart(kind=kind, source=source, video=video if kind == "video" else VideoOptions())
 
 
-def _convert_file(part: FileContent, policy: MediaPolicy, video: VideoOptions, *, where: str) -> MediaPart:
-    data = part.file.file_data
-    if data is None:
-        raise RequestError("invalid", "file_data is required: base64 or a data: URL", param=f"{where}.file_data")
-    source = read_base64(data, policy, param=f"{where}.file_data")
-    kind = guess_kind(data[:64], part.file.filename or "")
-    return MediaPart(kind=kind, source=source, video=video if kind == "video" else VideoOptions())
+def _read_file(file: FileBody, policy: MediaPolicy, ready: Ready, *, where: str) -> MediaSource:
+    if file.file_id is not None:
+        return ready[FILE_ID_SCHEME + file.file_id]
+    assert file.file_data is not None
+    return read_base64(file.file_data, policy, param=f"{where}.file_data")
 
 
-def guess_kind(head: str, filename: str) -> Literal["image", "video"]:
-    """A `file` part does not say what it is, so its declared type or its name must; a video when neither does."""
-    image = head.lower().startswith("data:image/") or filename.lower().endswith(IMAGE_SUFFIXES)
-    return "image" if image else "video"
+def _read_head(source: MediaSource) -> bytes:
+    match source:
+        case InlineBytes(data=data):
+            return data[:HEAD_BYTES]
+        case StoredFile(path=path):
+            with open(path, "rb") as file:
+                return file.read(HEAD_BYTES)
+        case FrameList():
+            return b""
+
+
+def guess_kind(head: bytes) -> Literal["image", "video"]:
+    """A `file` part does not say what it is, so its first bytes must."""
+    is_picture = head.startswith(PICTURE_HEADS) or (head[:4], head[8:12]) == WEBP_HEAD
+    return "image" if is_picture else "video"
 
 
 # -------------------------------------------------------------------------------------------------------- the knobs

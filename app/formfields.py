@@ -2,27 +2,32 @@
 
 Knows nothing of what fields exist beyond what the model declares. A form has only text, so each field is read as what
 its place in the model needs: text stays text, everything else is read as JSON (`2`, `true`, `{"rate": 0.5}`, `["a"]`).
-`evs.rate=0.5` and `video.fps=2` are the same as an `evs` or `video` object with that key.
+`evs.rate=0.5` and `evs[rate]=0.5` are the same as an `evs` object with that key.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from pydantic import BaseModel
 
 from runner.errors import RequestError
 
-TEXT_FIELDS = frozenset({"prompt", "model", "user", "evs.method", "evs.encoder"})
+TEXT_FIELDS = frozenset(
+    {"prompt", "model", "user", "file_id", "evs.method", "evs.encoder", "purpose", "expires_after.anchor"}
+)
 TEXT_UNLESS_LIST = frozenset({"stop"})
-NESTED = frozenset({"evs", "video", "stream_options"})
+NESTED = frozenset({"evs", "video", "stream_options", "expires_after"})
+_BRACKETS = re.compile(r"(\w+)\[(\w+)\]")
 
 
 def build_json(fields: dict[str, str], model: type[BaseModel]) -> str:
     """One JSON object; unknown fields stay in it, so that the model refuses them by name."""
     body: dict[str, Any] = {}
-    for name, text in fields.items():
+    for written, text in fields.items():
+        name = _BRACKETS.sub(r"\1.\2", written) if _BRACKETS.fullmatch(written) else written
         if text == "" and name != "prompt":
             continue  # an HTML form sends every input, filled in or not
         outer, dot, inner = name.partition(".")
@@ -30,6 +35,8 @@ def build_json(fields: dict[str, str], model: type[BaseModel]) -> str:
             target = body.setdefault(outer, {})
             if not isinstance(target, dict):
                 raise RequestError("invalid", f"give {outer} as one object or as {outer}.key fields", param=name[:64])
+            if inner in target:
+                raise RequestError("invalid", "the form gives this field twice", param=name[:64])
             target[inner] = _read(name, text, model)
         else:
             body[name] = _read(name, text, model)

@@ -77,6 +77,7 @@ class Generation:
 
 async def submit(state: ServerState, request: Generate, reply: Reply, resources: ExitStack) -> Generation:
     """Wait until the engine has accepted; from then on `resources` frees what the request holds there."""
+    state.check_serving()
     began = time.perf_counter()
     stream = await state.client.generate(request)
     resources.callback(stream.close)

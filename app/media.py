@@ -1,6 +1,7 @@
 """Owns the reading of media URLs: data: in every legal spelling, file: under one folder, the rest refused by name.
 
-Knows nothing of what is in the bytes: the declared type is never trusted, vision looks at the content.
+Knows nothing of what is in the bytes: the declared type is never trusted, vision looks at the content. http(s): and
+file-id: URLs take waiting, so they have been gathered before (app/gather.py) and are only looked up here.
 
 A data URL's scheme, type and `;base64` may be in any case, with parameters or without a type. The payload may be
 standard or URL-safe base64, wrapped in lines, percent-encoded, and without its padding; a character outside the
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import binascii
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,6 +23,7 @@ from runner.requests import FrameList, InlineBytes, MediaSource, StoredFile
 FRAME_LIST_TYPE = "video/jpeg"
 SLICE_CHARS = 4 << 20  # decoded a slice at a time, so that other threads get the interpreter in between
 MAX_SCHEME_CHARS = 16
+FILE_ID_SCHEME = "file-id://"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,10 +35,25 @@ class MediaPolicy:
     local_folder: Path | None = None
 
 
-def read_url(url: str, policy: MediaPolicy, *, param: str, fps: float | None = None) -> MediaSource:
+Ready = Mapping[str, StoredFile]  # what URLs were gathered as
+
+
+def read_scheme(url: str) -> str:
+    """'' when there is none, or none that we know. A file-id: URL has one spelling."""
+    if url.startswith(FILE_ID_SCHEME):
+        return "file-id"
+    scheme, colon, _ = url[:MAX_SCHEME_CHARS].partition(":")
+    scheme = scheme.lower()
+    return scheme if colon and scheme in ("data", "file", "http", "https") else ""
+
+
+def read_url(
+    url: str, policy: MediaPolicy, *, param: str, ready: Ready | None = None, fps: float | None = None
+) -> MediaSource:
     """The source a URL names. `fps` says how far apart the pictures of a frame list were taken."""
-    scheme = url[:MAX_SCHEME_CHARS].partition(":")[0].strip().lower()
-    match scheme:
+    if ready is not None and url in ready:
+        return ready[url]
+    match read_scheme(url):
         case "data":
             return _read_data_url(url, policy, param=param, fps=fps)
         case "file":
@@ -44,17 +61,14 @@ def read_url(url: str, policy: MediaPolicy, *, param: str, fps: float | None = N
         case "http" | "https":
             raise RequestError(
                 "invalid",
-                "fetching http(s) URLs is not supported by this version; send the bytes as a data: URL, or upload the "
-                "file to /v1/videos/ask",
+                "this server fetches no URLs (it was started without --allowed-media-domains); send the bytes as a "
+                "data: URL, or upload the file to /v1/files or /v1/videos/ask",
                 param=param,
                 code="url_fetch_disabled",
             )
-        case "file-id":
-            raise RequestError(
-                "invalid", "stored files are not supported by this version; send a data: URL", param=param
-            )
         case _:
-            raise RequestError("invalid", "the url must be a data: or file: URL", param=param)
+            message = "the url must begin with data:, https://, http://, file:// or file-id://file-"
+            raise RequestError("invalid", message, param=param)
 
 
 def read_base64(data: str, policy: MediaPolicy, *, param: str) -> MediaSource:

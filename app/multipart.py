@@ -1,6 +1,6 @@
 """Owns the reading of multipart forms: text fields into memory, the file straight to disk, everything bounded.
 
-Knows nothing of what the fields mean. A client's file name is never used: not as a path, not in a message.
+Knows nothing of what the fields mean. A client's file name is only ever shown: it is no path, and in no message.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
+from app.filename import read_file_name
 from app.store import MediaStore, Upload
 from runner.errors import RequestError
 
@@ -28,6 +29,7 @@ MAX_TEXT_BYTES = 1 << 20
 class Form:
     fields: dict[str, str] = field(default_factory=dict)
     upload: Upload | None = None
+    filename: str = ""
 
 
 async def read_form(
@@ -125,6 +127,7 @@ class _FormReader:
             self._text = bytearray()
             return
         self._text = None
+        self.form.filename = read_file_name(self._disposition, options.get(b"filename"))
         self.form.upload = self._store.create(self._max_file_bytes)
         self._resources.callback(self.form.upload.remove)
 

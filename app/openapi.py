@@ -5,7 +5,7 @@ Knows nothing of the routes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel
 
@@ -15,11 +15,19 @@ def describe_body(model: type[BaseModel]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": inline_refs(schema)}}}}
 
 
-def describe_form(model: type[BaseModel]) -> dict[str, Any]:
+def describe_form(model: type[BaseModel], *, file: Literal["required", "optional"]) -> dict[str, Any]:
     schema = inline_refs(model.model_json_schema())
     schema["properties"] = {"file": {"type": "string", "format": "binary"}, **schema["properties"]}
-    schema["required"] = ["file", *schema.get("required", [])]
+    if file == "required":
+        schema["required"] = ["file", *schema.get("required", [])]
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+def describe_query(model: type[BaseModel]) -> dict[str, Any]:
+    properties = inline_refs(model.model_json_schema())["properties"]
+    return {
+        "parameters": [{"name": name, "in": "query", "schema": schema} for name, schema in properties.items()],
+    }
 
 
 def inline_refs(schema: dict[str, Any]) -> dict[str, Any]:

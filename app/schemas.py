@@ -26,8 +26,10 @@ MAX_TOP_LOGPROBS = 20
 
 Count = Annotated[int, Field(ge=1, le=MAX_INT)]
 Seed = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
-Ignored = Annotated[Any, Field(description="Accepted without effect.")]
-Refused = Annotated[None, Field(description="Not supported: refused unless null.")]
+IGNORED_NOTE = "Accepted without effect."
+REFUSED_NOTE = "Not supported: refused unless null."
+Ignored = Annotated[Any, Field(description=IGNORED_NOTE)]
+Refused = Annotated[None, Field(description=REFUSED_NOTE)]
 
 
 class Strict(BaseModel):
@@ -68,9 +70,17 @@ class VideoContent(Strict):
 
 
 class FileBody(Strict):
+    """Bytes as base64 or a data: URL, or the id of a stored file."""
+
     file_data: str | None = None
-    file_id: Refused = None
-    filename: Annotated[str, Field(max_length=1024)] | None = None
+    file_id: Annotated[str, Field(max_length=256)] | None = None
+    filename: Ignored = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        if (self.file_data is None) == (self.file_id is None):
+            raise ValueError("give either file_id or file_data")
+        return self
 
 
 class FileContent(Strict):
@@ -80,7 +90,7 @@ class FileContent(Strict):
 
 class InputVideo(Strict):
     data: str
-    format: Annotated[str, Field(max_length=32)] | None = None
+    format: Ignored = None
 
 
 class InputVideoContent(Strict):
@@ -224,9 +234,10 @@ class SamplingFields(Strict):
 
 
 class AskRequest(SamplingFields):
-    """`POST /v1/videos/ask`, beside its `file`."""
+    """`POST /v1/videos/ask`, beside its `file`, which `file_id` may stand in for."""
 
     prompt: Annotated[str, Field(min_length=1)]
+    file_id: Annotated[str, Field(max_length=256)] | None = None
 
 
 class ChatRequest(SamplingFields):

@@ -5,6 +5,8 @@ Knows nothing of what routes do.
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -15,10 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from app.access import Access
+from app.addresses import Network
 from app.auth import KeyCheck
 from app.errors import ApiError, ClientGoneError, error_response
 from app.metrics import Metrics
-from app.routes import ask, chat, service
+from app.routes import ask, chat, docs, files, service
 from app.settings import Settings
 from app.state import make_state
 from app.version import VERSION
@@ -28,24 +31,31 @@ from runner.errors import EngineError
 ClientFactory = Callable[[], Awaitable[EngineClient]]
 
 
-def create_app(settings: Settings, client_factory: ClientFactory) -> FastAPI:
-    """The application. `client_factory` is awaited at start-up; the client it gives is closed at shut-down."""
+def create_app(settings: Settings, client_factory: ClientFactory, network: Network | None = None) -> FastAPI:
+    """The application. `client_factory` is awaited at start-up; the client it gives is closed at shut-down.
+
+    `network` is what media is fetched through: the public internet unless a test brings another.
+    """
     metrics = Metrics()
 
     @asynccontextmanager
     async def live(app: FastAPI) -> AsyncIterator[None]:
         client = await client_factory()
         try:
-            app.state.server = state = make_state(settings, client, metrics)
+            app.state.server = state = make_state(settings, client, metrics, network or Network())
+            sweeping = asyncio.create_task(state.shelf.sweep_forever())
             try:
                 yield
             finally:
+                sweeping.cancel()
                 state.store.close()
         finally:
             await client.close(grace_s=settings.shutdown_grace_s)
 
-    app = FastAPI(title="EVServe", version=VERSION, lifespan=live, redoc_url=None, redirect_slashes=False)
-    for module in (chat, ask, service):
+    app = FastAPI(
+        title="EVServe", version=VERSION, lifespan=live, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    for module in (chat, ask, files, service, docs):
         app.include_router(module.router)
     for kind in (ApiError, ClientGoneError, EngineError, ValidationError):
         app.add_exception_handler(kind, _answer_error)
@@ -85,4 +95,14 @@ def make_uvicorn_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
         lifespan="on",
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) + 1,
     )
-    return uvicorn.Server(config)
+    return _DrainingServer(config)
+
+
+class _DrainingServer(uvicorn.Server):
+    """From the moment it is told to stop, requests that are still arriving are turned away with a 503."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        app = self.config.app
+        assert isinstance(app, FastAPI)
+        app.state.server.phase = "draining"
+        await super().shutdown(sockets)

@@ -24,9 +24,11 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from app.media_url import parse_host_rule
 from runner.config import DecodeLimits, EngineConfig
 
 ENV_PREFIX = "EVS_"
+MAX_TTL_S = 30 * 86400
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])(i?))?b?", re.IGNORECASE)
 
@@ -100,9 +102,19 @@ class Settings(BaseSettings):
 
     # media
     limit_media_items: int = Field(16, ge=1, description="images and videos in one request")
-    allowed_media_domains: Names = Field([], description="hosts to fetch media from (not supported yet)")
+    allowed_media_domains: Names = Field(
+        [], description="host that http(s) media may come from; .example.com is all below it; repeat for more"
+    )
+    media_redirects: int = Field(0, ge=0, le=10, description="redirects followed, each checked as the first URL was")
+    media_fetch_timeout_s: float = Field(60.0, gt=0, description="seconds that fetching one URL may take in all")
+    media_fetch_idle_s: float = Field(10.0, gt=0, description="seconds a media host may be silent")
+    media_fetch_min_rate: Size = Field(16 << 10, description="bytes a second that a media host must keep up")
     allowed_local_media_path: Path | None = Field(None, description="folder that file: URLs may name")
     media_dir: Path | None = Field(None, description="folder for uploads; default: one in the temporary folder")
+    media_quota: Size = Field(16 << 30, description="bytes of media on disk at once, stored files included")
+    file_ttl_s: int = Field(
+        86400, ge=1, le=MAX_TTL_S, description="seconds a stored file lives unless it says otherwise"
+    )
     max_upload: Size = Field(512 << 20, description="largest media file, uploaded or inline")
     max_body: Size = Field(256 << 20, description="largest JSON body")
     body_idle_s: float = Field(60.0, gt=0, description="seconds a request's body may stall")
@@ -114,8 +126,8 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.allowed_media_domains:
-            raise ValueError("--allowed-media-domains: this version cannot fetch URLs; leave it out")
+        for domain in self.allowed_media_domains:
+            parse_host_rule(domain)
         if self.max_num_batched_tokens < self.max_num_seqs:
             raise ValueError(
                 f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "

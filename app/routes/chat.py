@@ -8,20 +8,22 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from app.body import read_json
-from app.convert import convert_chat, convert_evs, convert_sampling, convert_text_options
+from app.convert import check_media_count, convert_chat, convert_evs, convert_sampling, convert_text_options
+from app.gather import gather_media
 from app.generate import Generation, Reply, collect, stream_events, submit, usage_events
 from app.hangup import run_while_connected
 from app.openapi import describe_body
 from app.replies import Head, completion_body, rendered_body
 from app.schemas import ChatRequest, RenderRequest, SamplingFields
 from app.sse import EventStream
-from app.state import ServerState, get_state
+from app.state import ServerState, get_owner, get_state
 from runner.messages import Generate, Render
 from runner.requests import ChatMessage
 
@@ -46,8 +48,18 @@ async def render_chat(request: Request) -> Response:
     state = get_state(request)
     body = await read_json(request, RenderRequest, state.limits)
     head = make_head(request, body, state)
-    content = await run_while_connected(request, _render(body, head, state))
-    return JSONResponse(content)
+    with ExitStack() as resources:
+        call = Call(state=state, owner=get_owner(request), resources=resources)
+        return JSONResponse(await run_while_connected(request, _render(body, head, call)))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Call:
+    """What one request is made with: the server, whose it is, and what it holds until it ends."""
+
+    state: ServerState
+    owner: str
+    resources: ExitStack
 
 
 def make_head(request: Request, body: SamplingFields, state: ServerState) -> Head:
@@ -56,7 +68,7 @@ def make_head(request: Request, body: SamplingFields, state: ServerState) -> Hea
 
 
 async def _start(request: Request, resources: ExitStack) -> Generation:
-    """When this returns, nothing holds the body or its media any more."""
+    """When this returns, nothing in memory holds the body or its media any more."""
     state = get_state(request)
     body = await read_json(request, ChatRequest, state.limits)
     reply = Reply(
@@ -65,32 +77,38 @@ async def _start(request: Request, resources: ExitStack) -> Generation:
         text=convert_text_options(body, logprobs=body.logprobs, token_ids=body.return_token_ids),
         usage_events=usage_events(body.stream_options),
     )
-    return await run_while_connected(request, _submit(body, reply, state, resources))
+    call = Call(state=state, owner=get_owner(request), resources=resources)
+    return await run_while_connected(request, _submit(body, reply, call))
 
 
-async def _submit(body: ChatRequest, reply: Reply, state: ServerState, resources: ExitStack) -> Generation:
+async def _submit(body: ChatRequest, reply: Reply, call: Call) -> Generation:
+    vocab_size = call.state.client.info.vocab_size
     top_logprobs = (body.top_logprobs or 0) if body.logprobs else None
+    sampling = convert_sampling(body, top_logprobs=top_logprobs, vocab_size=vocab_size)  # before media is fetched
     generate = Generate(
         request_id=reply.head.id,
-        chat=await _convert(body, state),
-        sampling=convert_sampling(body, top_logprobs=top_logprobs, vocab_size=state.client.info.vocab_size),
+        chat=await _convert(body, call),
+        sampling=sampling,
         evs=convert_evs(body.evs),
         n=body.n or 1,
         priority=body.priority or 0,
     )
-    return await submit(state, generate, reply, resources)
+    return await submit(call.state, generate, reply, call.resources)
 
 
-async def _render(body: RenderRequest, head: Head, state: ServerState) -> dict[str, Any]:
+async def _render(body: RenderRequest, head: Head, call: Call) -> dict[str, Any]:
+    call.state.check_serving()
     request = Render(
         request_id=head.id,
-        chat=await _convert(body, state),
+        chat=await _convert(body, call),
         evs=convert_evs(body.evs),
         include_frames="frames" in (body.include or ()),
     )
-    return rendered_body(await state.client.render(request))
+    return rendered_body(await call.state.client.render(request))
 
 
-async def _convert(body: ChatRequest, state: ServerState) -> tuple[ChatMessage, ...]:
-    limit = state.settings.limit_media_items
-    return await asyncio.to_thread(convert_chat, body, state.policy, max_media_items=limit)
+async def _convert(body: ChatRequest, call: Call) -> tuple[ChatMessage, ...]:
+    state = call.state
+    check_media_count(body, state.settings.limit_media_items)
+    ready = await gather_media(body, state.fetcher, state.shelf, owner=call.owner, resources=call.resources)
+    return await asyncio.to_thread(convert_chat, body, state.policy, ready)

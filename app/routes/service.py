@@ -51,8 +51,9 @@ async def check_health(request: Request) -> Response:
 
 @router.get("/ready", response_model=None)
 async def check_ready(request: Request) -> Response:
-    """200 once the model is loaded, which it is before the port opens, and until the engine stops."""
+    """200 once the model is loaded, which it is before the port opens, until the server or its engine stops."""
     state = get_state(request)
+    state.check_serving()
     if not state.client.is_alive:
         raise EngineDeadError
     return JSONResponse({"status": "ready"})
@@ -63,10 +64,15 @@ async def show_metrics(request: Request) -> Response:
     """Prometheus text. A busy or dead engine leaves only the HTTP side's numbers."""
     state = get_state(request)
     counters: dict[str, float] = {}
-    gauges: dict[str, float] = {"evs:engine_up": float(state.client.is_alive)}
+    gauges: dict[str, float] = {
+        "evs:engine_up": float(state.client.is_alive),
+        "evs:files_stored": len(state.shelf),
+        "evs:media_bytes_on_disk": state.store.quota.used_bytes,
+    }
     try:
         stats = await asyncio.wait_for(state.client.stats(uuid.uuid4().hex), STATS_TIMEOUT_S)
-        counters, gauges = stats.counters, gauges | stats.gauges
+        counters = stats.counters
+        gauges |= stats.gauges
     except (TimeoutError, EngineDeadError):
         pass
     return Response(state.metrics.render(counters, gauges), headers={"Content-Type": CONTENT_TYPE})

@@ -42,7 +42,7 @@ def test_version_and_help() -> None:
         (["serve", "demo", "--bogus"], "--bogus"),
         (["serve", "demo", "--config", "/no/such/file.toml"], "no/such/file"),
         (["serve", "demo", "--config", "pyproject.toml"], "--build-system"),
-        (["serve", "demo", "--allowed-media-domains", "a.b"], "cannot fetch URLs"),
+        (["serve", "demo", "--allowed-media-domains", "https://a.b"], "is not a host"),
         (["serve", "demo", "--host", "256.1.1.1"], "cannot listen"),
         (["ask", "/no/such/clip.mp4", "what?"], "clip"),
     ],

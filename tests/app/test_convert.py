@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.answer import TextOptions
 from app.convert import (
+    check_media_count,
     convert_ask,
     convert_chat,
     convert_evs,
@@ -25,6 +27,7 @@ from runner.messages import Generate, decode_to_engine, encode_message
 from runner.requests import EvsOptions, InlineBytes, MediaPart, SamplingParams, StoredFile, TextPart, VideoOptions
 from tests.app.conftest import user
 
+JPEG = b"\xff\xd8\xff\xe0" + bytes(20)
 POLICY = MediaPolicy(max_bytes=1000, max_frames=4)
 
 
@@ -47,23 +50,44 @@ def test_parts_keep_their_order_and_kind() -> None:
         {"type": "image_url", "image_url": {"url": data_url(b"b", "image/png"), "detail": "low"}},
         {"type": "text", "text": "two"},
         {"type": "input_video", "input_video": {"data": base64.b64encode(b"c").decode(), "format": "mp4"}},
-        {"type": "file", "file": {"file_data": data_url(b"d", "image/jpeg"), "filename": "d.jpg"}},
+        {"type": "file", "file": {"file_data": data_url(JPEG, "video/mp4"), "filename": "d.mp4"}},
         {"type": "file", "file": {"file_data": base64.b64encode(b"e").decode(), "filename": "e.mp4"}},
     ]
     messages = [{"role": "system", "content": "be brief"}, *user(content)]
-    system, asked = convert_chat(parse(messages=messages), POLICY, max_media_items=9)
+    system, asked = convert_chat(parse(messages=messages), POLICY, {})
     assert system.parts == (TextPart(text="be brief"),)
     kinds = [part.kind if isinstance(part, MediaPart) else part.text for part in asked.parts]
     assert kinds == ["one", "video", "image", "two", "video", "image", "video"]
     sources = [part.source for part in asked.parts if isinstance(part, MediaPart)]
-    assert sources == [InlineBytes(data=bytes([byte])) for byte in b"abcde"]
+    assert sources == [InlineBytes(data=data) for data in (b"a", b"b", b"c", JPEG, b"e")]
 
 
-def test_too_many_items_are_refused_before_any_is_read() -> None:
-    """The limit is named, and a bad URL behind it was never looked at."""
+def test_stored_files_and_fetched_urls_are_looked_up(tmp_path: Path) -> None:
+    """What was gathered is used as it is, wherever a part names it; a stored picture is a picture."""
+    (tmp_path / "clip").write_bytes(b"clip")
+    (tmp_path / "picture").write_bytes(JPEG)
+    clip, picture = (StoredFile(path=str(tmp_path / name)) for name in ("clip", "picture"))
+    ready = {"https://a.b/c.mp4": clip, "file-id://file-1": clip, "file-id://file-2": picture}
+    content = [
+        {"type": "video_url", "video_url": {"url": "https://a.b/c.mp4", "fps": 3}},
+        {"type": "image_url", "image_url": {"url": "file-id://file-2"}},
+        {"type": "file", "file": {"file_id": "file-1"}},
+        {"type": "file", "file": {"file_id": "file-2"}},
+    ]
+    (turn,) = convert_chat(parse(messages=user(content)), POLICY, ready)
+    assert turn.parts == (
+        MediaPart(kind="video", source=clip, video=VideoOptions(fps=3)),
+        MediaPart(kind="image", source=picture),
+        MediaPart(kind="video", source=clip),
+        MediaPart(kind="image", source=picture),
+    )
+
+
+def test_too_many_items_are_refused_by_their_count() -> None:
+    """The limit is named, and no URL is looked at."""
     content = [video(b"a"), {"type": "video_url", "video_url": {"url": "bad"}}]
     with pytest.raises(RequestError) as caught:
-        convert_chat(parse(messages=user(content)), POLICY, max_media_items=1)
+        check_media_count(parse(messages=user(content)), 1)
     assert "limit is 1" in caught.value.message
 
 
@@ -72,14 +96,14 @@ def test_a_bad_url_is_named_by_its_place() -> None:
         convert_chat(
             parse(messages=user([video(b"a"), {"type": "video_url", "video_url": {"url": "x"}}])),
             POLICY,
-            max_media_items=9,
+            {},
         )
     assert caught.value.param == "messages[0].content[1].video_url.url"
 
 
 def test_what_stands_nearer_to_the_clip_wins() -> None:
     body = parse(messages=user([video(b"a", fps=4), video(b"b")]), video={"fps": 1, "max_frames": 8})
-    first, second = convert_chat(body, POLICY, max_media_items=9)[0].parts
+    first, second = convert_chat(body, POLICY, {})[0].parts
     assert isinstance(first, MediaPart) and isinstance(second, MediaPart)
     assert first.video == VideoOptions(fps=4, max_frames=8)
     assert second.video == VideoOptions(fps=1, max_frames=8)
@@ -164,15 +188,16 @@ def test_the_simple_door_puts_the_clip_before_the_question() -> None:
 
 
 @pytest.mark.parametrize(
-    ("head", "name", "kind"),
+    ("head", "kind"),
     [
-        ("data:image/png;base64,", "", "image"),
-        ("DATA:IMAGE/png;base64,", "x.mp4", "image"),
-        ("AAAA", "x.JPG", "image"),
-        ("data:video/mp4;base64,", "", "video"),
-        ("AAAA", "", "video"),
-        ("AAAA", "x.gif", "video"),
+        (JPEG, "image"),
+        (b"\x89PNG\r\n\x1a\n....", "image"),
+        (b"RIFF\0\0\0\0WEBPVP8 ", "image"),
+        (b"RIFF\0\0\0\0AVI LIST", "video"),
+        (b"\0\0\0 ftypisom", "video"),
+        (b"GIF89a", "video"),
+        (b"", "video"),
     ],
 )
-def test_kind_of_a_file_part(head: str, name: str, kind: str) -> None:
-    assert guess_kind(head, name) == kind
+def test_bytes_decide_what_a_file_part_is(head: bytes, kind: str) -> None:
+    assert guess_kind(head) == kind

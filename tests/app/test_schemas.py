@@ -46,8 +46,8 @@ def refuse(**body: Any) -> str | None:
             "messages[0].content[0].image_url.bogus",
         ),
         (
-            {"messages": user([{"type": "file", "file": {"file_id": "file-1"}}])},
-            "messages[0].content[0].file.file_id",
+            {"messages": user([{"type": "file", "file": {"file_id": "file-1", "bogus": 1}}])},
+            "messages[0].content[0].file.bogus",
         ),
         (
             {"messages": user([{"type": "input_video", "input_video": {"data": "", "bogus": 1}}])},

@@ -73,7 +73,7 @@ def test_keys_are_not_printed() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["--allowed-media-domains", "example.com"], "cannot fetch URLs"),
+        (["--allowed-media-domains", "https://example.com"], "is not a host"),
         (["--max-num-batched-tokens", "8", "--max-num-seqs", "9"], "must be at least"),
         (["--allowed-local-media-path", "/no/such/folder"], "not a folder"),
         (["--port", "70000"], "65535"),

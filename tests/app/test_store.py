@@ -17,7 +17,7 @@ FULL_DEVICE = Path("/dev/full")  # every write to it says that the disk is full
 
 @pytest.fixture
 def store(tmp_path: Path):
-    store = MediaStore(tmp_path / "media")
+    store = MediaStore(tmp_path / "media", 1 << 40)
     yield store
     store.close()
 
@@ -62,17 +62,15 @@ async def test_full_disk_is_said_to_be_full(store: MediaStore) -> None:
 def test_sweep_leaves_the_living_alone(tmp_path: Path) -> None:
     """A second server on the same folder removes what a killed one left and nothing of the first."""
     media = tmp_path / "media"
-    living = MediaStore(media)
+    living = MediaStore(media, 1 << 40)
     upload = living.create(max_bytes=10)
-    left = (
-        "import os, sys; from pathlib import Path; from app.store import MediaStore; s = MediaStore(Path(sys.argv[1]));"
-    )
+    left = "import os, sys; from pathlib import Path; from app.store import MediaStore; s = MediaStore(Path(sys.argv[1]), 1 << 40);"
     left += "s.create(10); print(s.folder, flush=True); os._exit(9)"
     killed = subprocess.run([sys.executable, "-c", left, str(media)], capture_output=True, text=True, check=False)
     dead = Path(killed.stdout.strip())
     assert dead.is_dir()
     (media / "run-unborn").mkdir()
-    other = MediaStore(media)
+    other = MediaStore(media, 1 << 40)
     assert not dead.exists()
     assert not (media / "run-unborn").exists()
     assert upload.path.exists()
