@@ -14,7 +14,9 @@ from runner.capacity import Capacity, free_memory_bytes, plan_capacity
 from runner.config import EngineConfig
 from runner.encoder_store import EncoderStore
 from runner.engine import Engine
+from runner.ingest import Ingest
 from runner.loader import LoadedModel, OnProgress, load_model
+from runner.media_cache import MediaCache
 from runner.messages import EngineInfo
 from runner.model_runner import ModelRunner
 from runner.pages import PagePool
@@ -65,9 +67,10 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         kv_tokens=capacity.kv.num_pages * config.page_size,
         max_media_items=config.max_media_items,
     )
+    ingest = Ingest(loaded.family, pool, MediaCache(config.media_cache_bytes), store)
     return Assembled(
-        engine=Engine(Scheduler(config, pages, store), runner),
-        admission=Admission(loaded.family, loaded.tokenizer, pool, store, limits, seed=config.seed),
+        engine=Engine(Scheduler(config, pages, store), runner, store),
+        admission=Admission(loaded.family, loaded.tokenizer, ingest, limits, evs=config.evs, seed=config.seed),
         pool=pool,
         pages=pages,
         store=store,

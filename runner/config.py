@@ -23,6 +23,18 @@ class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     workers: int = 2
 
 
+class EvsServing(msgspec.Struct, frozen=True, kw_only=True):
+    """The pruning of requests that do not ask for any, and how far requests may go."""
+
+    method: Literal["none", "gate", "evs", "uniform", "random"] = "none"
+    rate: float | None = None
+    threshold: float | None = None
+    refresh: int | None = None
+    max_rate: float = 0.98
+    max_threshold: float = 32 / 255
+    max_refresh: int = 1024
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the engine needs to know. None means: derive it from the model and the machine, and say so at start.
 
@@ -47,7 +59,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_media_items: int = 16
     attention_backend: Literal["auto", "sdpa"] = "auto"
     graphs: Literal["auto", "always", "never"] = "auto"
-    evs: Literal["none"] = "none"
+    evs: EvsServing = EvsServing()
+    media_cache_bytes: int = 256 << 20
     decode: DecodeLimits = DecodeLimits()
     seed: int | None = None
 

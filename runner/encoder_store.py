@@ -1,12 +1,14 @@
-"""Encoder outputs between the encoder and prefill, bounded in bytes. Owns their memory and progress; knows no
-scheduler.
+"""Encoder outputs: those that wait for prefill, and those kept for the next question. Owns their memory and progress,
+bounded in bytes; knows no scheduler.
 
 An entry is one item's kept cells. Space for the whole entry is taken when its encoding begins, so that what was begun
-can always be finished.
+can always be finished. Entries that a running sequence will read are pinned; the others are a cache, and give way in
+the order in which they were last used.
 """
 
 from __future__ import annotations
 
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 import torch
@@ -28,9 +30,13 @@ class StoredItem:
     def is_complete(self) -> bool:
         return self.next_slot == self.item.grid.slots
 
+    @property
+    def size_bytes(self) -> int:
+        return self.rows.numel() * self.rows.element_size()
+
 
 class EncoderStore:
-    """Entries by item (an item is one decoded picture or clip of one request, shared by its n answers)."""
+    """Entries by encoding key: items of different requests that would encode to the same rows share one."""
 
     def __init__(
         self, *, max_bytes: int, num_planes: int, width: int, dtype: torch.dtype, device: torch.device
@@ -38,29 +44,39 @@ class EncoderStore:
         self.max_bytes = max_bytes
         self._shape = (1 + num_planes, width)
         self._dtype, self._device = dtype, device
-        self._entries: dict[MediaItem, StoredItem] = {}
+        self._entries: OrderedDict[str, StoredItem] = OrderedDict()
+        self._pinned: set[str] = set()
+        self.events: Counter[str] = Counter()
 
-    def __len__(self) -> int:
-        return len(self._entries)
+    @property
+    def num_pinned(self) -> int:
+        return len(self._pinned)
+
+    @property
+    def used_bytes(self) -> int:
+        return sum(entry.size_bytes for entry in self._entries.values())
 
     def bytes_of(self, item: MediaItem) -> int:
         planes, width = self._shape
         return planes * width * self._dtype.itemsize * item.selection.kept
 
-    @property
-    def used_bytes(self) -> int:
-        return sum(self.bytes_of(item) for item in self._entries)
-
     def get(self, item: MediaItem) -> StoredItem | None:
-        return self._entries.get(item)
+        return self._entries.get(item.encoding_key)
 
     def open(self, item: MediaItem) -> StoredItem | None:
-        """The item's entry, begun if need be; None while there is no room for it."""
-        entry = self._entries.get(item)
-        if entry is None and self.used_bytes + self.bytes_of(item) <= self.max_bytes:
+        """The item's entry, pinned and begun if need be; None while pinned entries leave no room for it."""
+        entry = self._entries.get(item.encoding_key)
+        if entry is None:
+            if not self._make_room(self.bytes_of(item)):
+                return None
             planes, width = self._shape
             rows = torch.empty((planes, item.selection.kept, width), dtype=self._dtype, device=self._device)
-            entry = self._entries[item] = StoredItem(item=item, rows=rows)
+            entry = self._entries[item.encoding_key] = StoredItem(item=item, rows=rows)
+            self.events["misses"] += 1
+        elif item.encoding_key not in self._pinned:
+            self.events["hits"] += 1
+        self._entries.move_to_end(item.encoding_key)
+        self._pinned.add(item.encoding_key)
         return entry
 
     def write(self, entry: StoredItem, cells: EncodedCells, slot_stop: int) -> None:
@@ -71,8 +87,28 @@ class EncoderStore:
             plane[entry.num_rows : stop] = rows
         entry.num_rows, entry.next_slot = stop, slot_stop
 
-    def drop(self, item: MediaItem) -> None:
-        self._entries.pop(item, None)
+    def add_pruned(self, item: MediaItem, dense: StoredItem) -> None:
+        """An entry for an item whose Selection was made from the whole encoding; left out when there is no room."""
+        if item.encoding_key in self._entries or not self._make_room(self.bytes_of(item)):
+            return
+        rows = dense.rows[:, torch.from_numpy(item.selection.kept_cells).to(self._device)]
+        self._entries[item.encoding_key] = StoredItem(
+            item=item, rows=rows, next_slot=item.grid.slots, num_rows=item.selection.kept
+        )
 
-    def items(self) -> list[MediaItem]:
-        return list(self._entries)
+    def keep_pinned(self, items: set[MediaItem]) -> None:
+        """Pin exactly these; an entry that was begun and that nobody needs any more is forgotten."""
+        self._pinned = {item.encoding_key for item in items} & self._entries.keys()
+        for key in [k for k, entry in self._entries.items() if k not in self._pinned and not entry.is_complete]:
+            del self._entries[key]
+
+    def _make_room(self, wanted_bytes: int) -> bool:
+        used = self.used_bytes
+        loose = [key for key in self._entries if key not in self._pinned]
+        for key in loose:
+            if used + wanted_bytes <= self.max_bytes:
+                break
+            used -= self._entries[key].size_bytes
+            del self._entries[key]
+            self.events["evictions"] += 1
+        return used + wanted_bytes <= self.max_bytes

@@ -8,10 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from runner.encoder_store import EncoderStore, StoredItem
+from runner.errors import RequestError
+from runner.items import MediaItem
 from runner.messages import Delta, FinishReason, TokenLogprob
 from runner.model_runner import ModelRunner, StepResult
 from runner.sampler import Sampled
-from runner.scheduler import Scheduler, StepPlan
+from runner.scheduler import EncodeJob, Scheduler, StepPlan
 from runner.sequence import Sequence, SequenceId
 
 
@@ -26,8 +29,9 @@ class StepReport:
 class Engine:
     """The model's thread alone calls this."""
 
-    def __init__(self, scheduler: Scheduler, runner: ModelRunner) -> None:
+    def __init__(self, scheduler: Scheduler, runner: ModelRunner, store: EncoderStore) -> None:
         self.scheduler = scheduler
+        self.store = store
         self.runner = runner
         self._sequences: dict[SequenceId, Sequence] = {}
         self.counters: Counter[str] = Counter()
@@ -48,6 +52,7 @@ class Engine:
 
     def abort(self, request_id: str, index: int | None, reason: Literal["abort", "stop"] = "abort") -> list[Delta]:
         """End one answer, or all of a request's; unknown ids are no error: they may just have finished."""
+        self.scheduler.drop_jobs(request_id)
         ended = [
             sequence
             for sequence in self._sequences.values()
@@ -55,12 +60,16 @@ class Engine:
         ]
         return self._end(ended, reason)
 
-    def fail(self, sequences: Iterable[Sequence], error: str) -> list[Delta]:
-        return self._end(list(sequences), "error", error)
+    def fail_all(self, error: str) -> list[Delta]:
+        """End everything that runs, and every job; what waits is unharmed."""
+        for job in self.scheduler.jobs:
+            job.answer.set_exception(RequestError("internal", error))
+        self.scheduler.jobs.clear()
+        return self._end(list(self.scheduler.running), "error", error)
 
     def _end(self, sequences: list[Sequence], reason: FinishReason, error: str | None = None) -> list[Delta]:
         deltas = [self._finish(sequence, reason, error=error) for sequence in sequences]
-        self.scheduler.drop_spent_encodings()
+        self.scheduler.release_spent_encodings()
         return deltas
 
     def _commit(self, plan: StepPlan, result: StepResult) -> tuple[Delta, ...]:
@@ -71,8 +80,17 @@ class Engine:
             self.counters["prompt_tokens" if not work.sequence.output else "decode_rows"] += work.stop - work.start
             if work.samples:
                 deltas.append(self._take_token(work.sequence, next(tokens)))
-        self.scheduler.drop_spent_encodings()
+        for job, entry in self.scheduler.take_encoded_jobs():
+            self._finish_job(job, entry)
+        self.scheduler.release_spent_encodings()
         return tuple(deltas)
+
+    def _finish_job(self, job: EncodeJob, entry: StoredItem) -> None:
+        """Choose an item's cells from its encoding, and keep their rows for the sequence that is about to come."""
+        selection = job.pending.finish(entry.rows[0])
+        item = MediaItem.of(job.item.decoded, selection, job.policy)
+        self.store.add_pruned(item, entry)
+        job.answer.set_result(item)
 
     def _take_token(self, sequence: Sequence, drawn: Sampled) -> Delta:
         self.counters["generation_tokens"] += 1

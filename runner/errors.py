@@ -2,6 +2,7 @@
 
     EngineError
     |- RequestError        this request was refused; its kind says how (see messages.ErrorKind)
+    |- RequestCancelled    nobody waits for this request any more
     |- EngineDeadError     the engine's process is gone: nothing can be answered
     `- EngineStartError    the engine could not start; the message says what to do
 
@@ -26,6 +27,10 @@ class RequestError(EngineError):
         self.message = message
         self.param = param
         self.code = code
+
+
+class RequestCancelled(EngineError):  # noqa: N818 - its client's wish, not a fault
+    """The client has gone, or asked to stop."""
 
 
 class EngineDeadError(EngineError):

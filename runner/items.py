@@ -1,31 +1,99 @@
-"""One clip or image of a request, decoded and with its Selection made. Owns the type; knows no prompt and no model."""
+"""One clip or image of a request, decoded and with its Selection made. Owns the type and its identity in caches;
+knows no prompt and no model."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from evs.policy import EvsPolicy
 from evs.selection import Selection
 from vision.frames import VideoFrames
-from vision.patches import PatchGrid
+from vision.patches import PatchGrid, pixels_sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class MediaItem:
-    """frames: what was decoded; grid: the same pixels as T slots x P cells; selection: the cells that will be read."""
+class Decoded:
+    """What the decoder gave, cut into T slots x P cells. `pixels_key`: hex digest of the pixels."""
 
     kind: Literal["image", "video"]
     frames: VideoFrames
     grid: PatchGrid
-    selection: Selection
+    pixels_key: str
 
-    def __post_init__(self) -> None:
-        expected = (self.grid.slots, self.grid.cells_per_slot)
-        if self.selection.keep.shape != expected:
-            raise ValueError(f"a Selection of {self.selection.keep.shape} does not fit a grid of {expected}")
+    @classmethod
+    def of(cls, frames: VideoFrames, grid: PatchGrid) -> Decoded:
+        return cls(kind=frames.kind, frames=frames, grid=grid, pixels_key=pixels_sha256(grid))
+
+    @property
+    def size_bytes(self) -> int:
+        return self.frames.pixels.nbytes + (self.grid.pixels.nbytes if self.grid.pixels.base is None else 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MediaItem:
+    """selection: the cells that will be read; policy: what chose them. encoding_key: equal for two items exactly when
+    their encoder outputs are."""
+
+    decoded: Decoded
+    selection: Selection
+    policy: EvsPolicy
+    encoding_key: str
+
+    @classmethod
+    def of(cls, decoded: Decoded, selection: Selection, policy: EvsPolicy) -> MediaItem:
+        expected = (decoded.grid.slots, decoded.grid.cells_per_slot)
+        if selection.keep.shape != expected:
+            raise ValueError(f"a Selection of {selection.keep.shape} does not fit a grid of {expected}")
+        key = encoding_key(decoded, selection, policy)
+        return cls(decoded=decoded, selection=selection, policy=policy, encoding_key=key)
+
+    @property
+    def kind(self) -> Literal["image", "video"]:
+        return self.decoded.kind
+
+    @property
+    def frames(self) -> VideoFrames:
+        return self.decoded.frames
+
+    @property
+    def grid(self) -> PatchGrid:
+        return self.decoded.grid
 
     def kept_before(self, slot: int) -> int:
         """Kept cells in slots [0, slot): how many encoded rows exist once those slots are encoded."""
         return int(np.count_nonzero(self.selection.keep[:slot]))
+
+
+def encoding_key(decoded: Decoded, selection: Selection, policy: EvsPolicy) -> str:
+    """Hex digest of all that an item's encoder output depends on, each part framed by its length.
+
+    Pixels with their shape, how they are cut into patches and cells, the size as shown (which decides what margins are
+    left out), which cells are kept, and how dropped ones are treated. Not times: they are in positions and text.
+    """
+    grid = decoded.grid
+    geometry = (grid.temporal_patch_size, grid.patch_size, grid.merge_size, grid.pooled, grid.pictures_per_slot)
+    parts = (
+        decoded.kind.encode(),
+        decoded.pixels_key.encode(),
+        repr((geometry, decoded.frames.source_size)).encode(),
+        repr(selection.keep.shape).encode(),
+        np.packbits(selection.keep).tobytes(),
+        policy.encoder.encode(),
+    )
+    return framed_digest(parts)
+
+
+def framed_digest(parts: tuple[bytes, ...]) -> str:
+    """sha256 over parts, each after its length: no two lists of parts share bytes.
+
+    Worked example: (b"ab", b"c") and (b"a", b"bc") differ.
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "big"))
+        digest.update(part)
+    return digest.hexdigest()

@@ -122,6 +122,7 @@ class EvsUsage(Message, frozen=True, kw_only=True):
     rate: float | None = None
     threshold: float | None = None
     refresh: int | None = None
+    seed: int | None = None
 
 
 class VideoUsage(Message, frozen=True, kw_only=True):

@@ -10,15 +10,32 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import numpy as np
 
+from evs.policy import EvsPolicy
+from evs.select import PendingSelection
 from runner.config import EngineConfig
-from runner.encoder_store import EncoderStore
+from runner.encoder_store import EncoderStore, StoredItem
 from runner.items import MediaItem
 from runner.pages import PagePool, pages_for
 from runner.sequence import Sequence
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EncodeJob:
+    """An item to be encoded for its own sake: its cells are chosen from what comes out (method `evs`). It takes its
+    turn among sequences, by priority and arrival."""
+
+    request_id: str
+    item: MediaItem
+    priority: int
+    arrival: int
+    pending: PendingSelection
+    policy: EvsPolicy
+    answer: Future[MediaItem]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +76,7 @@ class Scheduler:
         self._store = store
         self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []
         self.running: list[Sequence] = []
+        self.jobs: list[EncodeJob] = []
         self._slots = list(range(config.max_num_seqs))
         self.events: Counter[str] = Counter()
 
@@ -68,7 +86,11 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self.running)
+        return bool(self._waiting or self.running or self.jobs)
+
+    def add_job(self, job: EncodeJob) -> None:
+        self.jobs.append(job)
+        self.jobs.sort(key=lambda job: (job.priority, job.arrival))
 
     def add(self, sequence: Sequence) -> None:
         heapq.heappush(self._waiting, (_order(sequence), sequence))
@@ -88,8 +110,11 @@ class Scheduler:
                 rows.append(_rows_of(sequence, len(sequence)))
                 tokens -= 1
         rows = [work for work in rows if work.sequence.phase == "running"]  # a later one may have cost it its pages
-        for sequence in [s for s in self.running if not s.is_decoding]:
-            patches = self._plan_encoder(sequence, patches, encoder)
+        for turn in self._turns():
+            patches = self._plan_encoder(self._needs(turn), patches, encoder)
+            if isinstance(turn, EncodeJob):
+                continue
+            sequence = turn
             stop = min(self._reach(sequence, encoder), sequence.num_computed_tokens + tokens)
             if stop > sequence.num_computed_tokens:
                 rows.append(_rows_of(sequence, stop))
@@ -128,11 +153,22 @@ class Scheduler:
         self.events["preemptions"] += 1
         self.add(sequence)
 
-    def _plan_encoder(self, sequence: Sequence, patches: int, encoder: list[EncoderWork]) -> int:
-        """Plan encoding of what this sequence's next rows need; returns the patch budget left."""
-        planned = {work.item for work in encoder}
-        for index, item in enumerate(sequence.items):
-            if sequence.num_computed_tokens > sequence.last_row_of(index) or item in planned:
+    def _turns(self) -> list[Sequence | EncodeJob]:
+        """Who wants prefill or encoding, in order."""
+        turns: list[Sequence | EncodeJob] = [s for s in self.running if not s.is_decoding]
+        return sorted((*turns, *self.jobs), key=lambda turn: (turn.priority, turn.arrival))
+
+    def _needs(self, turn: Sequence | EncodeJob) -> list[MediaItem]:
+        """The items whose encodings will still be read."""
+        if isinstance(turn, EncodeJob):
+            return [turn.item]
+        return [i for i, row in zip(turn.items, turn.last_rows, strict=True) if turn.num_computed_tokens <= row]
+
+    def _plan_encoder(self, items: list[MediaItem], patches: int, encoder: list[EncoderWork]) -> int:
+        """Plan encoding of what is needed next; returns the patch budget left."""
+        planned = {work.item.encoding_key for work in encoder}
+        for item in items:
+            if item.encoding_key in planned:
                 continue
             entry = self._store.open(item)
             if entry is None:
@@ -153,13 +189,13 @@ class Scheduler:
 
     def _reach(self, sequence: Sequence, encoder: list[EncoderWork]) -> int:
         """The first row at or after num_computed_tokens that cannot be computed in this step."""
-        stops = {work.item: work.slot_stop for work in encoder}
+        stops = {work.item.encoding_key: work.slot_stop for work in encoder}
         reach = len(sequence)
         for index, item in enumerate(sequence.items):
-            if sequence.num_computed_tokens > sequence.last_row_of(index):
+            if sequence.num_computed_tokens > sequence.last_rows[index]:
                 continue
             entry = self._store.get(item)
-            next_slot = stops.get(item, entry.next_slot if entry is not None else 0)
+            next_slot = stops.get(item.encoding_key, entry.next_slot if entry is not None else 0)
             if next_slot == item.grid.slots:
                 continue
             missing = (sequence.prompt.item == index) & (sequence.prompt.rank >= item.kept_before(next_slot))
@@ -181,17 +217,20 @@ class Scheduler:
             heapq.heapify(self._waiting)
         sequence.phase = "finished"
 
-    def drop_spent_encodings(self) -> None:
-        """Forget encoder outputs that no running sequence will read again."""
-        needed = {
-            item
-            for sequence in self.running
-            for index, item in enumerate(sequence.items)
-            if sequence.num_computed_tokens <= sequence.last_row_of(index)
-        }
-        for item in self._store.items():
-            if item not in needed:
-                self._store.drop(item)
+    def take_encoded_jobs(self) -> list[tuple[EncodeJob, StoredItem]]:
+        """Jobs whose item is encoded; they are done with."""
+        entries = [(job, self._store.get(job.item)) for job in self.jobs]
+        done = [(job, entry) for job, entry in entries if entry is not None and entry.is_complete]
+        self.jobs = [job for job in self.jobs if job not in {finished for finished, _ in done}]
+        return done
+
+    def drop_jobs(self, request_id: str) -> None:
+        self.jobs = [job for job in self.jobs if job.request_id != request_id]
+
+    def release_spent_encodings(self) -> None:
+        """Leave pinned only the encoder outputs that a running sequence or a job will read."""
+        turns: list[Sequence | EncodeJob] = [*self.running, *self.jobs]
+        self._store.keep_pinned({item for turn in turns for item in self._needs(turn)})
 
     def _release(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
@@ -205,7 +244,7 @@ class Scheduler:
         held = sum(len(sequence.pages) for sequence in self.running)
         assert self._pages.num_free + held == self._pages.num_pages
         assert len(self._slots) + len(self.running) == self._config.max_num_seqs
-        assert self.running or not len(self._store)
+        assert self.running or self.jobs or not self._store.num_pinned
 
 
 def _order(sequence: Sequence) -> tuple[int, int, int]:

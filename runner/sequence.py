@@ -36,8 +36,13 @@ class Sequence:
     num_computed_tokens: int = 0
     pages: list[int] = field(default_factory=list)
     slot: int = -1
+    last_rows: tuple[int, ...] = field(init=False)  # the last cell of each item: then its encoding is not needed
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
+
+    def __post_init__(self) -> None:
+        owners = np.where(self.prompt.rank >= 0, self.prompt.item, -1)
+        self.last_rows = tuple(int(np.flatnonzero(owners == index)[-1]) for index in range(len(self.items)))
 
     @property
     def id(self) -> SequenceId:
@@ -65,7 +70,3 @@ class Sequence:
         after = self.prompt.next_position + np.arange(max(0, start - size), max(0, stop - size))
         positions: np.ndarray = np.concatenate((inside, np.broadcast_to(after, (len(inside), len(after)))), axis=1)
         return positions
-
-    def last_row_of(self, item: int) -> int:
-        """The last prompt row that is a cell of this item: once it is computed, the item's encoding is not needed."""
-        return int(np.flatnonzero((self.prompt.item == item) & (self.prompt.rank >= 0))[-1])

@@ -36,6 +36,7 @@ from runner.wire import read_to_engine
 log = logging.getLogger("evserve.engine")
 
 MAX_FAILED_STEPS = 3
+WAITING_THREADS = 8  # submissions that may wait for the encoder (method `evs`) without holding up decoding
 _INTERNAL = "the server failed while answering; the request may be sent again"
 
 
@@ -74,7 +75,8 @@ class Service:
             assembled.admission,
             outbox,
             lambda sequences: self._mailbox.put(lambda: self._engine.add(sequences)),
-            threads=config.decode.workers * 2,
+            lambda job: self._mailbox.put(lambda: self._engine.scheduler.add_job(job)),
+            threads=config.decode.workers * 2 + WAITING_THREADS,
             max_pending=config.max_waiting,
         )
 
@@ -120,7 +122,7 @@ class Service:
             report = self._engine.step()
         except Exception:
             log.exception("a step failed")
-            self._send(self._engine.fail(list(self._engine.scheduler.running), _INTERNAL))
+            self._send(self._engine.fail_all(_INTERNAL))
             return False
         self._send(report.deltas)
         for sequence in {work.sequence for work in report.plan.rows if work.sequence.wants_progress}:

@@ -22,6 +22,11 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     for name, count in list(submissions.counters.items()):
         if name.startswith("rejected_"):
             counters[f'evs:requests_rejected_total{{kind="{name.removeprefix("rejected_")}"}}'] = count
+    for cache, events in (("encoder", assembled.store.events), ("media", assembled.admission.ingest.cache.events)):
+        for event in ("hits", "misses", "evictions"):
+            counters[f"evs:{cache}_cache_{event}_total"] = events[event]
+    for (what, method), count in list(submissions.cells.items()):
+        counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
     for (mode, reason), count in list(engine.runner.routes.items()):
         counters[f'evs:steps_total{{mode="{mode}",reason="{reason}"}}'] = count
     pages = assembled.pages
@@ -31,6 +36,8 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
         "vllm:kv_cache_usage_perc": 1 - pages.num_free / pages.num_pages,
         "evs:kv_pages_free": pages.num_free,
         "evs:kv_pages_total": pages.num_pages,
-        "evs:encoder_outputs_held": len(assembled.store),
+        "evs:encoder_outputs_pinned": assembled.store.num_pinned,
+        "evs:encoder_outputs_bytes": assembled.store.used_bytes,
+        "evs:media_cache_bytes": assembled.admission.ingest.cache.used_bytes,
     }
     return Stats(request_id=request_id, counters=counters, gauges=gauges)

@@ -8,16 +8,61 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
-from runner.admission import Admission, Cancelled
-from runner.errors import RequestError
+from evs.policy import EvsPolicy
+from evs.select import PendingSelection
+from runner.admission import Admission
+from runner.errors import RequestCancelled, RequestError
+from runner.items import MediaItem
 from runner.messages import Accepted, Generate, Progress, Rejected, Render
 from runner.outbox import Outbox
 from runner.render import render_request
+from runner.scheduler import EncodeJob
 from runner.sequence import Sequence
 
+CANCEL_POLL_S = 0.05
+
 log = logging.getLogger("evserve.engine")
+
+
+class Waiter:
+    """The submitting thread of one request, as the stages of admission see it (see ingest.Caller)."""
+
+    def __init__(
+        self, submissions: Submissions, request: Generate | Render, arrival: int, cancel: threading.Event
+    ) -> None:
+        self._submissions = submissions
+        self._request = request
+        self._arrival = arrival
+        self.cancel = cancel
+
+    def tell_decoded(self, done: int, total: int) -> None:
+        if isinstance(self._request, Generate) and self._request.progress:
+            progress = Progress(request_id=self._request.request_id, phase="decode", done=done, total=total)
+            self._submissions.outbox.send(progress)
+
+    def finish_selection(self, item: MediaItem, pending: PendingSelection, policy: EvsPolicy) -> MediaItem:
+        """Ask the model's thread, and look up now and then whether anybody still waits."""
+        answer: Future[MediaItem] = Future()
+        priority = self._request.priority if isinstance(self._request, Generate) else 0
+        self._submissions.post_job(
+            EncodeJob(
+                request_id=self._request.request_id,
+                item=item,
+                priority=priority,
+                arrival=self._arrival,
+                pending=pending,
+                policy=policy,
+                answer=answer,
+            )
+        )
+        while not self.cancel.is_set():
+            try:
+                return answer.result(timeout=CANCEL_POLL_S)
+            except TimeoutError:
+                continue
+        raise RequestCancelled
 
 
 class Submissions:
@@ -28,13 +73,15 @@ class Submissions:
         admission: Admission,
         outbox: Outbox,
         post: Callable[[list[Sequence]], None],
+        post_job: Callable[[EncodeJob], None],
         *,
         threads: int,
         max_pending: int,
     ) -> None:
         self._admission = admission
-        self._outbox = outbox
         self._post = post
+        self.post_job = post_job
+        self.outbox = outbox
         self._max_pending = max_pending
         self._pending: dict[str, threading.Event] = {}
         self._lock = threading.Lock()
@@ -42,6 +89,7 @@ class Submissions:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="evs-submit")
         self._closed = False
         self.counters: Counter[str] = Counter()
+        self.cells: Counter[tuple[str, str]] = Counter()  # ("seen" or "kept", method)
 
     @property
     def num_pending(self) -> int:
@@ -86,12 +134,12 @@ class Submissions:
     def _work(self, request: Generate | Render, arrival: int, cancel: threading.Event) -> None:
         try:
             if cancel.is_set():
-                raise Cancelled
+                raise RequestCancelled
             if isinstance(request, Render):
-                self._render(request, cancel)
+                self._render(request, arrival, cancel)
             else:
                 self._submit(request, arrival, cancel)
-        except Cancelled:
+        except RequestCancelled:
             self.counters["cancelled"] += 1
         except RequestError as error:
             self._reject(request.request_id, error)
@@ -103,24 +151,24 @@ class Submissions:
                 self._pending.pop(request.request_id, None)
 
     def _submit(self, request: Generate, arrival: int, cancel: threading.Event) -> None:
-        def on_decoded(done: int, total: int) -> None:
-            if request.progress:
-                self._outbox.send(Progress(request_id=request.request_id, phase="decode", done=done, total=total))
-
-        sequences, usage = self._admission.submit(request, arrival, cancel, on_decoded)
+        caller = Waiter(self, request, arrival, cancel)
+        sequences, usage = self._admission.submit(request, arrival, caller)
         max_tokens = sequences[0].drawing.max_tokens
+        if usage.evs is not None:
+            self.cells["seen", usage.evs.method] += usage.evs.cells
+            self.cells["kept", usage.evs.method] += usage.evs.kept
         with self._lock:
             if cancel.is_set():
-                raise Cancelled
-            self._outbox.send(Accepted(request_id=request.request_id, usage=usage, max_tokens=max_tokens))
+                raise RequestCancelled
+            self.outbox.send(Accepted(request_id=request.request_id, usage=usage, max_tokens=max_tokens))
             self._post(sequences)
 
-    def _render(self, request: Render, cancel: threading.Event) -> None:
-        laid = self._admission.lay_out(request.chat, request.evs, cancel, lambda _done, _total: None)
-        self._outbox.send(render_request(request.request_id, laid, include_frames=request.include_frames))
+    def _render(self, request: Render, arrival: int, cancel: threading.Event) -> None:
+        laid = self._admission.lay_out(request.chat, request.evs, None, Waiter(self, request, arrival, cancel))
+        self.outbox.send(render_request(request.request_id, laid, include_frames=request.include_frames))
 
     def _reject(self, request_id: str, error: RequestError) -> None:
         self.counters[f"rejected_{error.kind}"] += 1
-        self._outbox.send(
+        self.outbox.send(
             Rejected(request_id=request_id, kind=error.kind, message=error.message, param=error.param, code=error.code)
         )

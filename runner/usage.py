@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from evs.policy import EvsPolicy
 from runner.items import MediaItem
 from runner.messages import EvsUsage, PromptUsage, VideoUsage
 from runner.prompt import Prompt
 
 
-def prompt_usage(prompt: Prompt, items: Sequence[MediaItem]) -> PromptUsage:
+def prompt_usage(prompt: Prompt, items: Sequence[MediaItem], policy: EvsPolicy) -> PromptUsage:
     """Counts read off the prompt itself: what is billed is what the model reads."""
     videos = [item for item in items if item.kind == "video"]
     rows = np.bincount(prompt.item[prompt.item >= 0], minlength=len(items)).tolist()  # structural rows are billed, too
@@ -24,22 +25,27 @@ def prompt_usage(prompt: Prompt, items: Sequence[MediaItem]) -> PromptUsage:
         prompt_tokens=len(prompt),
         image_tokens=by_kind["image"],
         video_tokens=by_kind["video"],
-        evs=_evs_usage(videos) if videos else None,
+        evs=_evs_usage(videos, policy) if videos else None,
         video=tuple(_video_usage(item) for item in videos),
     )
 
 
-def _evs_usage(videos: Sequence[MediaItem]) -> EvsUsage:
+def _evs_usage(videos: Sequence[MediaItem], policy: EvsPolicy) -> EvsUsage:
+    """The policy in force and what it kept; with the encoder in full every cell is encoded, whatever is kept."""
     selections = [item.selection for item in videos]
     return EvsUsage(
-        method=selections[0].method,
+        method=policy.method,
         frames=sum(len(item.frames.times_s) for item in videos),
         slots=sum(s.slots for s in selections),
         cells=sum(s.cells for s in selections),
         kept=sum(s.kept for s in selections),
         kept_per_slot=tuple(s.kept_per_slot for s in selections),
-        encoder="full",
+        encoder=policy.encoder,
         encoder_cells=sum(s.cells for s in selections),
+        rate=policy.rate,
+        threshold=policy.threshold,
+        refresh=policy.refresh,
+        seed=policy.seed,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,10 +14,15 @@ from typing import Any
 
 import torch
 
+from evs.policy import EvsPolicy
+from evs.select import PendingSelection
+from runner.admission import Laid
 from runner.assembly import Assembled, assemble, build_engine
 from runner.config import EngineConfig
+from runner.items import MediaItem
 from runner.messages import Delta, Generate, PromptUsage
 from runner.requests import ChatMessage, EvsOptions, SamplingParams
+from runner.scheduler import EncodeJob
 
 
 @dataclass(eq=False)
@@ -32,6 +38,35 @@ class Answer:
     def logprobs(self) -> torch.Tensor:
         size = len(self.tops[0])
         return torch.tensor([[top[token] for token in range(size)] for top in self.tops])
+
+
+class LocalCaller:
+    """Waits for the encoder by stepping the engine itself."""
+
+    def __init__(self, local: LocalEngine, arrival: int) -> None:
+        self._local = local
+        self._arrival = arrival
+        self.cancel = threading.Event()
+
+    def tell_decoded(self, done: int, total: int) -> None:
+        assert 1 <= done <= total
+
+    def finish_selection(self, item: MediaItem, pending: PendingSelection, policy: EvsPolicy) -> MediaItem:
+        answer: Future[MediaItem] = Future()
+        self._local.engine.scheduler.add_job(
+            EncodeJob(
+                request_id="job",
+                item=item,
+                priority=0,
+                arrival=self._arrival,
+                pending=pending,
+                policy=policy,
+                answer=answer,
+            )
+        )
+        while not answer.done():
+            self._local.step()
+        return answer.result()
 
 
 class LocalEngine:
@@ -60,7 +95,7 @@ class LocalEngine:
             request_id=f"r{arrival}", chat=tuple(chat), sampling=sampling or self.everything(8),
             evs=evs or EvsOptions(), n=n,
         )  # fmt: skip
-        sequences, usage = self.assembled.admission.submit(request, arrival, threading.Event(), lambda _d, _t: None)
+        sequences, usage = self.assembled.admission.submit(request, arrival, LocalCaller(self, arrival))
         for sequence in sequences:
             self.answers[sequence.id] = Answer(usage=usage)
         self.engine.add(sequences)
@@ -72,9 +107,8 @@ class LocalEngine:
             temperature=0.0, max_tokens=max_tokens, ignore_eos=True, top_logprobs=self.vocab_size, **values
         )
 
-    def no_options(self) -> tuple[EvsOptions, threading.Event, Callable[[int, int], None]]:
-        """What `Admission.lay_out` takes beside the chat, when nothing is asked for."""
-        return EvsOptions(), threading.Event(), lambda _done, _total: None
+    def lay_out(self, chat: Sequence[ChatMessage], evs: EvsOptions | None = None) -> Laid:
+        return self.assembled.admission.lay_out(tuple(chat), evs or EvsOptions(), None, LocalCaller(self, 0))
 
     def step(self) -> None:
         self.receive(self.engine.step().deltas)

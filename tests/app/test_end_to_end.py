@@ -73,7 +73,7 @@ def gauges(server: Server) -> dict[str, float]:
 
 def is_at_rest(server: Server) -> bool:
     now = gauges(server)
-    busy = now["vllm:num_requests_running"] + now["vllm:num_requests_waiting"] + now["evs:encoder_outputs_held"]
+    busy = now["vllm:num_requests_running"] + now["vllm:num_requests_waiting"] + now["evs:encoder_outputs_pinned"]
     return busy == 0 and now["evs:kv_pages_free"] == now["evs:kv_pages_total"]
 
 

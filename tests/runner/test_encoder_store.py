@@ -1,4 +1,4 @@
-"""Space is taken for whole items, bounded in bytes, and given back."""
+"""Space is taken for whole items, bounded in bytes; what nobody will read is a cache and gives way."""
 
 from __future__ import annotations
 
@@ -10,39 +10,99 @@ from runner.encoder_store import EncoderStore
 from tests.runner.test_prompt import make_item
 from vision.towers.packed import EncodedCells
 
+ROW_BYTES = 2 * 4 * 4
+
 
 def make_store(max_bytes: int) -> EncoderStore:
     return EncoderStore(max_bytes=max_bytes, num_planes=1, width=4, dtype=torch.float32, device=torch.device("cpu"))
 
 
+def cells(count: int, start: float = 0.0) -> EncodedCells:
+    rows = torch.arange(4.0 * count).view(count, 4) + start
+    return EncodedCells(embeddings=rows, planes=(rows + 100,))
+
+
+def encode_all(store: EncoderStore, item) -> None:
+    entry = store.open(item)
+    assert entry is not None
+    store.write(entry, cells(item.selection.kept), item.grid.slots)
+
+
 def test_an_item_is_opened_only_when_all_of_it_fits() -> None:
-    first, second = (make_item(np.ones((2, 3), dtype=bool)) for _ in range(2))
-    store = make_store(2 * 4 * 4 * 6)
-    assert store.bytes_of(first) == 192
+    first, second = make_item(np.ones((2, 3), dtype=bool)), make_item(np.ones((1, 6), dtype=bool))
+    store = make_store(6 * ROW_BYTES)
+    assert store.bytes_of(first) == 6 * ROW_BYTES
     assert store.open(first) is store.open(first)
-    assert store.open(second) is None
-    store.drop(first)
+    assert store.open(second) is None  # the first is pinned
+    encode_all(store, first)
+    store.keep_pinned(set())
     assert store.open(second) is not None
-    assert store.used_bytes == 192
+    assert store.get(first) is None
+    assert store.used_bytes == 6 * ROW_BYTES
+
+
+def test_items_that_encode_alike_share_an_entry() -> None:
+    first, again, other = (make_item(np.array([[True, keep]])) for keep in (False, False, True))
+    store = make_store(100 * ROW_BYTES)
+    encode_all(store, first)
+    store.keep_pinned(set())
+    assert store.open(again) is store.get(first)
+    assert store.open(other) is not store.get(first)
+    assert dict(store.events) == {"misses": 2, "hits": 1}
+
+
+def test_the_least_recently_used_gives_way() -> None:
+    items = [make_item(np.ones((1, count), dtype=bool)) for count in (2, 3, 4)]
+    store = make_store(6 * ROW_BYTES)
+    for item in items[:2]:
+        encode_all(store, item)
+        store.keep_pinned(set())
+    store.open(items[0])
+    store.keep_pinned(set())
+    encode_all(store, items[2])
+    assert store.get(items[1]) is None
+    assert store.get(items[0]) is not None
 
 
 def test_rows_are_written_slot_after_slot() -> None:
     item = make_item(np.array([[True, True, False], [False, True, False]]))
-    store = make_store(1000)
+    store = make_store(100 * ROW_BYTES)
     entry = store.open(item)
     assert entry is not None
-    rows = torch.arange(12.0).view(3, 4)
-    store.write(entry, EncodedCells(embeddings=rows[:2], planes=(rows[:2] + 100,)), 1)
+    store.write(entry, cells(2), 1)
     assert (entry.num_rows, entry.is_complete) == (2, False)
-    store.write(entry, EncodedCells(embeddings=rows[2:], planes=(rows[2:] + 100,)), 2)
+    store.write(entry, cells(1, start=8.0), 2)
     assert entry.is_complete
-    assert torch.equal(entry.rows, torch.stack((rows, rows + 100)))
+    assert torch.equal(entry.rows, torch.stack((cells(3).embeddings, cells(3).planes[0])))
+
+
+def test_what_was_begun_for_nobody_is_forgotten() -> None:
+    item = make_item(np.ones((2, 2), dtype=bool))
+    store = make_store(100 * ROW_BYTES)
+    entry = store.open(item)
+    assert entry is not None
+    store.write(entry, cells(2), 1)
+    store.keep_pinned(set())
+    assert store.get(item) is None
+
+
+def test_pruned_rows_come_from_the_whole_encoding() -> None:
+    dense, pruned = make_item(np.ones((2, 2), dtype=bool)), make_item(np.array([[True, True], [False, True]]))
+    store = make_store(100 * ROW_BYTES)
+    encode_all(store, dense)
+    entry = store.get(dense)
+    assert entry is not None
+    store.add_pruned(pruned, entry)
+    found = store.get(pruned)
+    assert found is not None
+    assert found.is_complete
+    assert torch.equal(found.rows, entry.rows[:, [0, 1, 3]])
 
 
 def test_a_wrong_count_is_our_bug() -> None:
     item = make_item(np.array([[True, False]]))
-    store = make_store(1000)
+    store = make_store(100 * ROW_BYTES)
     entry = store.open(item)
     assert entry is not None
     with pytest.raises(AssertionError):
-        store.write(entry, EncodedCells(embeddings=torch.zeros(2, 4), planes=(torch.zeros(2, 4),)), 1)
+        store.write(entry, cells(2), 1)

@@ -60,7 +60,7 @@ def test_tokens_and_logits_equal_the_oracle(engine: tuple[LocalEngine, Path], na
 @pytest.mark.parametrize("name", TURNS)
 def test_prompt_ids_equal_the_processor(engine: tuple[LocalEngine, Path], name: str) -> None:
     local, folder = engine
-    laid = local.assembled.admission.lay_out((as_message(TURNS[name]),), *local.no_options())
+    laid = local.lay_out([as_message(TURNS[name])])
     assert laid.prompt.token_ids.tolist() == answer(folder, TURNS[name], 1).prompt_ids
 
 

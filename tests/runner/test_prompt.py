@@ -6,10 +6,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from evs.selection import Selection
 from runner.families.base import DenseSpan
 from runner.items import MediaItem
 from runner.prompt import prune_prompt
+from tests.items import item_of
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid
 
@@ -24,7 +24,7 @@ def make_item(keep: np.ndarray, kind: str = "video") -> MediaItem:
         source_size=(32, 32), codec="x", container="y", num_frames=slots * 2,
     )  # fmt: skip
     grid = PatchGrid(pixels=pixels, times_s=times, temporal_patch_size=2, patch_size=16, merge_size=2)
-    return MediaItem(kind=kind, frames=frames, grid=grid, selection=Selection(keep=keep, method="random"))
+    return item_of(frames, grid, keep)
 
 
 def test_pruning_is_the_worked_example() -> None:

@@ -48,7 +48,7 @@ async def client(shared: EngineClient) -> AsyncIterator[EngineClient]:
     yield shared
     stats = await shared.stats(os.urandom(4).hex())
     assert stats.gauges["evs:kv_pages_free"] == stats.gauges["evs:kv_pages_total"]
-    assert stats.gauges["evs:encoder_outputs_held"] == 0
+    assert stats.gauges["evs:encoder_outputs_pinned"] == 0
 
 
 def ask(name: str, *turn: Any, max_tokens: int = 5, **fields: Any) -> Generate:

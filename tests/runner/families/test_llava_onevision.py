@@ -183,7 +183,7 @@ def test_newlines_survive_pruning_and_are_billed(loaded: Loaded, part: Any) -> N
         keep[0, 0] = True
         pruned = item_of(item.frames, item.grid, keep)
         prompt = prune_prompt(tokens, family.positions(len(tokens), [span], [pruned]), [span], [pruned])
-        usage = prompt_usage(prompt, [pruned])
+        usage = prompt_usage(prompt, [pruned], pruned.policy)
         assert len(prompt) - 2 == usage.image_tokens + usage.video_tokens == keep.sum() + newlines
         assert ((prompt.item == 0) & (prompt.rank < 0)).sum() == newlines
         assert prompt.rank[prompt.rank >= 0].tolist() == list(range(int(keep.sum())))

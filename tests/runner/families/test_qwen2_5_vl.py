@@ -14,7 +14,6 @@ import pytest
 import torch
 from transformers.video_utils import VideoMetadata
 
-from evs.selection import keep_all
 from runner.errors import EngineStartError
 from runner.families.base import DenseSpan
 from runner.families.qwen2_5_vl import Qwen2VL, Qwen25VL, seconds_per_slot
@@ -22,6 +21,7 @@ from runner.items import MediaItem
 from runner.requests import VideoOptions
 from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl, make_qwen2_vl
 from tests.harness import local_engine
+from tests.items import item_of
 from tests.oracle import answer, as_message, load_oracle, noise_clip, noise_picture, prepare_inputs, worst_error
 from vision.errors import InvalidMediaOptionError
 from vision.frames import MediaKind, VideoFrames
@@ -60,7 +60,7 @@ def look_at(
         codec="none", container="none", num_frames=total,
     )  # fmt: skip
     grid = family.patch_grid(frames)
-    return MediaItem(kind=kind, frames=frames, grid=grid, selection=keep_all(grid.slots, grid.cells_per_slot))
+    return item_of(frames, grid)
 
 
 # --------------------------------------------------------------------------------------------------------- sampling
@@ -204,7 +204,7 @@ def blank_picture(height: int, width: int) -> MediaItem:
 
 def as_item(kind: MediaKind, frames: VideoFrames) -> MediaItem:
     grid = PatchGrid.from_frames(frames, temporal_patch_size=2, patch_size=14, merge_size=2)
-    return MediaItem(kind=kind, frames=frames, grid=grid, selection=keep_all(grid.slots, grid.cells_per_slot))
+    return item_of(frames, grid)
 
 
 def lay_out(items: list[MediaItem], texts: list[int]) -> tuple[int, list[DenseSpan], list[int]]:
@@ -299,7 +299,7 @@ def test_generated_tokens_follow_the_largest_position(checkpoint: Callable[[str]
     turn: list[Any] = [LONG_CLIP, "?"]
     expected = answer(folder, turn, 8)
     with local_engine(folder) as local:
-        prompt = local.assembled.admission.lay_out((as_message(turn),), *local.no_options()).prompt
+        prompt = local.lay_out([as_message(turn)]).prompt
         ours = local.answer([as_message(turn)], sampling=local.everything(8))
     assert prompt.next_position > prompt.positions[:, -1].max() + 1
     model, processor = load_oracle(folder)

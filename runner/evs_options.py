@@ -1,0 +1,47 @@
+"""From what a request asks of EVS and what the server allows to the policy in force. Owns defaults and ceilings;
+chooses no cell."""
+
+from __future__ import annotations
+
+from evs.policy import MEANINGFUL, EvsPolicy, make_policy
+from runner.config import EvsServing
+from runner.errors import RequestError
+from runner.requests import EvsOptions
+
+KEEP_ALL = make_policy("none")
+SERVED_ENCODERS = ("full",)
+FIELDS = ("rate", "threshold", "refresh", "seed")
+
+
+def settle_policy(wanted: EvsOptions, serving: EvsServing) -> EvsPolicy:
+    """The request's values over the server's defaults, clamped to its ceilings; the answer echoes what comes out.
+
+    The server's numbers are those of its own method: a request for another method starts from that method's defaults.
+    Raises RequestError for a value out of bounds, one the method does not read, and a mode that is not served.
+    """
+    method = wanted.method or serving.method
+    if wanted.encoder is not None and wanted.encoder not in SERVED_ENCODERS:
+        raise RequestError(
+            "invalid", f"evs.encoder {wanted.encoder!r} is not served yet; use 'full'", param="evs.encoder"
+        )
+    unread = [name for name in FIELDS if getattr(wanted, name) is not None and name not in MEANINGFUL[method]]
+    if unread:
+        raise RequestError("invalid", f"evs.{unread[0]} means nothing with method {method!r}", param=f"evs.{unread[0]}")
+    ours = serving if method == serving.method else EvsServing()
+    try:
+        return make_policy(
+            method,
+            encoder="full",
+            rate=_settle(wanted.rate, ours.rate, serving.max_rate),
+            threshold=_settle(wanted.threshold, ours.threshold, serving.max_threshold),
+            refresh=ours.refresh if wanted.refresh is None else min(wanted.refresh, serving.max_refresh),
+            seed=wanted.seed,
+        )
+    except ValueError as error:
+        named = next((name for name in FIELDS if name in str(error)), None)
+        raise RequestError("invalid", f"evs: {error}", param=f"evs.{named}" if named else "evs") from error
+
+
+def _settle(wanted: float | None, default: float | None, ceiling: float) -> float | None:
+    value = default if wanted is None else wanted
+    return None if value is None else min(value, ceiling)
