@@ -2,7 +2,7 @@
 
 Owns colour matrices, ranges and transparency; knows nothing of timing, rotation or size rules. The frame's own tags
 for matrix and range are honoured; an untagged frame is read as limited-range BT.601, FFmpeg's own convention and the
-one that models were trained with. High dynamic range is mapped to the standard one: see vision/hdr.py.
+one that models were trained with. A signal of high dynamic range stays as it is: vision/hdr.py maps it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from av.video.frame import VideoFrame
-
-from vision.hdr import is_hdr, to_standard_range
 
 # What shows through transparent pixels; part of the picture, so a change here changes every cache key made of pixels.
 BACKGROUND = 255
@@ -23,8 +21,7 @@ def to_rgb(frame: VideoFrame) -> Pixels:
     """(h, w, 3) uint8; transparent pixels show a white background, never the colour hidden under them."""
     if has_alpha(frame):
         return blend_on_background(_convert(frame, "rgba"))
-    pixels = _convert(frame, "rgb24")
-    return to_standard_range(pixels, int(frame.color_trc)) if is_hdr(int(frame.color_trc)) else pixels
+    return _convert(frame, "rgb24")
 
 
 def blend_on_background(rgba: Pixels) -> Pixels:

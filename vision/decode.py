@@ -19,6 +19,7 @@ from vision.color import Pixels
 from vision.containers import HEAD_BYTES, sniff_container
 from vision.errors import UndecodableError
 from vision.frames import BackendName
+from vision.hdr import is_hdr, to_standard_range
 from vision.images import decode_image, shape_picture
 from vision.limits import DecodeLimits
 from vision.packets import Ticks, one_group
@@ -154,7 +155,7 @@ class _Canvas:
             self.target = self.request.resize.target_size(num_frames, *self.source_size)
             self.sink.begin(num_frames, *self.target)
         frame: Pixels = shape_picture(picture.pixels, self.source_size, self.target, self.request)[0]
-        return frame
+        return to_standard_range(frame, picture.transfer) if is_hdr(picture.transfer) else frame
 
 
 def _shown_size(picture: Picture, pixel_aspect: Fraction) -> tuple[int, int]:

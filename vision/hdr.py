@@ -8,8 +8,9 @@ Owns the rule; knows nothing of frames or decoders. Steps, each channel between 
 4. Light above KNEE is bent towards 1, by the strongest of a pixel's channels, so that hues stay and nothing burns out.
 5. To sRGB.
 
-The signal is taken with 8 bits and the rule is read from a cube of CUBE points a side, between which colours are
-interpolated: that costs 20 ms for a full-HD picture where the rule itself costs 300.
+Pictures are resized before: both signals are made to be even to the eye, as sRGB is, and small pictures cost less. The
+signal is taken with 8 bits, and the rule is read from a cube of CUBE points a side, between which colours are
+interpolated: a tenth of the work of the rule itself.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def is_hdr(transfer: int) -> bool:
 
 
 def to_standard_range(pixels: Pixels, transfer: int) -> Pixels:
-    """(h, w, 3) uint8 RGB in a PQ or HLG signal -> (h, w, 3) uint8 sRGB."""
-    return np.array(Image.fromarray(pixels).filter(_table(transfer)))
+    """(3, h, w) uint8 RGB in a PQ or HLG signal -> (3, h, w) uint8 sRGB."""
+    image = Image.fromarray(np.ascontiguousarray(pixels.transpose(1, 2, 0)))
+    return np.ascontiguousarray(np.asarray(image.filter(_table(transfer))).transpose(2, 0, 1))
 
 
 def map_colours(signal: Colours, transfer: int) -> Colours:

@@ -102,6 +102,12 @@ class Groups:
             spans.append((int(self.starts[max(min(before, group - 1), 0)]), stop))
         return _merge(spans), frozenset(ticks)
 
+    def has_leading(self) -> bool:
+        """Whether a picture is shown before the key that it follows in the file (an open group)."""
+        keys = self.table.ticks[self.starts[1:]].repeat(np.diff(np.append(self.starts[1:], len(self.table))))
+        inside = self.table.ticks[len(self.table) - len(keys) :]
+        return bool((inside[inside != NO_TIME] < keys[inside != NO_TIME]).any())
+
     def _entry(self, place: int) -> int:
         group = int(np.searchsorted(self.starts, place, side="right")) - 1
         while group > 0 and self.table.ticks[place] < self.table.ticks[self.starts[group]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from dataclasses import dataclass
 
 
@@ -60,3 +61,23 @@ class Faulty:
 
     def target_size(self, num_frames: int, height: int, width: int) -> tuple[int, int]:
         raise ZeroDivisionError("/secret/path leaks in a traceback")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Escaping:
+    """Tries what a taken-over decoder would, inside the child; its size says what was refused."""
+
+    def target_size(self, num_frames: int, height: int, width: int) -> tuple[int, int]:
+        refused = 1
+        for attempt in (self._dial, self._run):
+            try:
+                attempt()
+            except PermissionError:
+                refused += 1
+        return refused, 1
+
+    def _dial(self) -> None:
+        socket.create_connection(("127.0.0.1", 9))
+
+    def _run(self) -> None:
+        os.execv("/bin/true", ["true"])

@@ -54,6 +54,12 @@ def test_damage_is_looked_for_in_whole_groups() -> None:
     assert promised == {5, 4, 3, 6, 7}
 
 
+def test_open_groups_are_known() -> None:
+    assert find_groups(EXAMPLE, tail=0).has_leading()
+    assert not find_groups(make_table([0, 2, 1, 3, 5, 4], {0, 3}), tail=0).has_leading()
+    assert not one_group(EXAMPLE).has_leading()
+
+
 def test_packets_before_the_first_key_are_a_group() -> None:
     groups = find_groups(make_table([1, 2, 3, 4], {3}), tail=0)
     assert groups.plan([1, 4]) == (Span(start=0, stop=1), Span(start=2, stop=4))

@@ -2,9 +2,11 @@
 
 It gives no time with a picture, so pictures are asked for by their place in presentation order, and only where its own
 list of times is the packets' one. What it is not asked for, and why: MPEG streams and AVI (seen: other pictures than
-asked for where B-frames travel in them), turned clips (seen: an error), high dynamic range and transparency (it maps
-neither), and clips with a second video track (it takes the largest). Damaged clips make it fail, and then PyAV decodes
-them. Its colours differ by its own interpolation of the colour planes.
+asked for where B-frames travel in them), open groups of
+pictures (seen: the picture after the wanted one, and the last one twice), turned clips (seen: an
+error), high dynamic range and transparency (it maps neither), and clips with a second video track (it takes the
+largest). HEVC with B-frames (seen) and damaged clips make it fail, and then PyAV decodes them. Its colours differ by its
+own interpolation of the colour planes.
 """
 
 from __future__ import annotations
@@ -34,6 +36,8 @@ class DecordBackend:
 
     def find_pictures(self, clip: Clip, wanted: Sequence[int]) -> Iterator[tuple[int, Picture]]:
         check_clip(clip, readers=("mov", "matroska"))
+        if clip.groups.has_leading():
+            raise BackendRefusalError("open groups of pictures")
         try:
             reader = decord.VideoReader(media_source(clip.file), num_threads=1)
             _check_times(clip, np.array([reader.get_frame_timestamp(k)[0] for k in _ends(len(reader))]), len(reader))

@@ -27,10 +27,14 @@ _NEEDS: dict[BackendName, tuple[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Picture:
-    """One decoded picture: (h, w, 3) uint8 RGB, upright; `orientation` is how it was stored."""
+    """One decoded picture: (h, w, 3) uint8 RGB, upright; `orientation` is how it was stored.
+
+    transfer: FFmpeg's number of the curve its values follow; matters where it is one of high dynamic range.
+    """
 
     pixels: Pixels
     orientation: Orientation
+    transfer: int = 0
 
 
 class Backend(Protocol):

@@ -43,7 +43,8 @@ class PyavBackend:
                 left.remove(tick)
                 clip.limits.check_picture(frame.height, frame.width)
                 orientation = read_orientation(frame)
-                yield tick, Picture(pixels=turn_upright(to_rgb(frame), orientation), orientation=orientation)
+                pixels = turn_upright(to_rgb(frame), orientation)
+                yield tick, Picture(pixels=pixels, orientation=orientation, transfer=int(frame.color_trc))
             if not left:
                 return
 

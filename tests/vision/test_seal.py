@@ -1,0 +1,47 @@
+"""What decodes strangers' files can open no socket and start no program."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.clips import make_clip
+from tests.vision.fakes import Escaping
+from vision.cage import DecodePool
+from vision.request import DecodeRequest, MediaBytes
+
+SEAL = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from vision.seal import seal_process; "
+
+
+def run(program: str) -> str:
+    done = subprocess.run([sys.executable, "-c", SEAL + program], capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def seals() -> bool:
+    return run("print(seal_process())") == "True"
+
+
+needs_seal = pytest.mark.skipif(not seals(), reason="the kernel or the sandbox round us takes no seccomp filter")
+
+
+@needs_seal
+def test_children_cannot_dial_or_start_programs(pool: DecodePool) -> None:
+    frames = pool.decode(MediaBytes(data=make_clip(frames=2)), DecodeRequest(kind="video", resize=Escaping()))
+    assert frames.size[0] == 3
+
+
+@needs_seal
+def test_open_descriptors_keep_working() -> None:
+    program = (
+        "import os, socket; a, b = socket.socketpair(); assert seal_process(); a.sendall(b'x'); "
+        "assert b.recv(1) == b'x'; assert os.fork() == 0 or os.wait(); print('works')"
+    )
+    assert run(program).splitlines()[-1] == "works"
+
+
+def test_what_cannot_be_sealed_says_so() -> None:
+    assert run("import platform; platform.machine = lambda: 'other'; print(seal_process())") == "False"
