@@ -1,12 +1,15 @@
 """Decoding with decord (the maintained fork, `decord2`), for what it decodes truly.
 
 It gives no time with a picture, so pictures are asked for by their place in presentation order, and only where its own
-list of times is the packets' one. What it is not asked for, and why: MPEG streams and AVI (seen: other pictures than
-asked for where B-frames travel in them), open groups of
-pictures (seen: the picture after the wanted one, and the last one twice), turned clips (seen: an
-error), high dynamic range and transparency (it maps neither), and clips with a second video track (it takes the
-largest). HEVC with B-frames (seen) and damaged clips make it fail, and then PyAV decodes them. Its colours differ by its
-own interpolation of the colour planes.
+list of times is the packets' one. What it is not asked for, and why:
+
+- MPEG streams and AVI: other pictures than asked for, where B-frames travel in them (seen).
+- Open groups of pictures: the picture after the wanted one, and the last one twice (seen).
+- Turned clips: an error (seen). High dynamic range and transparency: it maps neither.
+- Clips with a second video track: it takes the largest.
+
+HEVC and MPEG-4 with B-frames and damaged clips make it fail, and then PyAV decodes them. Its colours differ by its own
+interpolation of the colour planes.
 """
 
 from __future__ import annotations
