@@ -3,6 +3,7 @@ chooses no cell."""
 
 from __future__ import annotations
 
+from evs.count import check_rate
 from evs.policy import MEANINGFUL, EvsPolicy, make_policy
 from runner.config import EvsServing
 from runner.errors import RequestError
@@ -29,6 +30,8 @@ def settle_policy(wanted: EvsOptions, serving: EvsServing) -> EvsPolicy:
         raise RequestError("invalid", f"evs.{unread[0]} means nothing with method {method!r}", param=f"evs.{unread[0]}")
     ours = serving if method == serving.method else EvsServing()
     try:
+        if wanted.rate is not None:
+            check_rate(wanted.rate)  # a rate that is none is refused, not clamped
         return make_policy(
             method,
             encoder="full",

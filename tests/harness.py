@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -109,6 +110,12 @@ class LocalEngine:
 
     def lay_out(self, chat: Sequence[ChatMessage], evs: EvsOptions | None = None) -> Laid:
         return self.assembled.admission.lay_out(tuple(chat), evs or EvsOptions(), None, LocalCaller(self, 0))
+
+    def media_events(self) -> Counter[str]:
+        return Counter(self.assembled.admission.ingest.cache.events)
+
+    def encoder_events(self) -> Counter[str]:
+        return Counter(self.assembled.store.events)
 
     def step(self) -> None:
         self.receive(self.engine.step().deltas)

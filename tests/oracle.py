@@ -6,7 +6,8 @@ A turn is a list of parts: str, a picture (H, W, 3) uint8, or a Clip."""
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -87,8 +88,46 @@ def _metadata(clip: Clip) -> VideoMetadata:
 
 
 @torch.inference_mode()
-def answer(folder: Path, turn: Sequence[Part], max_tokens: int) -> OracleAnswer:
+def answer(folder: Path, turn: Sequence[Part], max_tokens: int, *, keep: np.ndarray | None = None) -> OracleAnswer:
+    """keep: (L,) bool, the columns of the dense prompt that the text model gets to see. The model itself is untouched:
+    it encodes, merges and positions the dense prompt, and the dropped columns are taken out in front of its decoder."""
     model, processor = load_oracle(folder)
+    if keep is not None:
+        text = getattr(model.model, "language_model", None) or model.model.text_model
+        with _dropping_columns(text, keep):
+            return _answer(model, processor, turn, max_tokens)
+    return _answer(model, processor, turn, max_tokens)
+
+
+@contextmanager
+def _dropping_columns(text_model: Any, keep: np.ndarray) -> Iterator[None]:
+    def drop(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        embeds = kwargs["inputs_embeds"]
+        length = embeds.shape[1]
+        columns = torch.ones(length, dtype=torch.bool)
+        columns[: len(keep)] = torch.from_numpy(keep)
+        positions = kwargs.get("position_ids")
+        if positions is None:
+            positions = torch.arange(length)[None]
+        changed = {
+            "inputs_embeds": embeds[:, columns],
+            "position_ids": positions[..., columns],
+            "attention_mask": torch.ones(1, int(columns.sum()), dtype=torch.int64),
+        }
+        masks = kwargs.get("visual_pos_masks")
+        if masks is not None:
+            changed["visual_pos_masks"] = masks[:, columns]
+            changed["deepstack_visual_embeds"] = [p[columns[masks[0]]] for p in kwargs["deepstack_visual_embeds"]]
+        return args, {**kwargs, **changed}
+
+    handle = text_model.register_forward_pre_hook(drop, with_kwargs=True)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _answer(model: Any, processor: Any, turn: Sequence[Part], max_tokens: int) -> OracleAnswer:
     by_item = BY_ITEM.get(model.config.model_type)
     inputs = prepare_inputs(processor, turn) if by_item is None else by_item(model, processor, turn)
     ids = inputs.pop("input_ids")

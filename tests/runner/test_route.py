@@ -7,20 +7,15 @@ import pytest
 from runner.route import Route, StepShape, route
 
 DECODE_3 = StepShape(num_rows=3, num_seqs=3, num_visual=0)
+DECODE_5 = StepShape(num_rows=5, num_seqs=5, num_visual=0)
 
 
 @pytest.mark.parametrize(
     ("shape", "policy", "graphs", "captured", "expected"),
     [
         (DECODE_3, "auto", True, (1, 2, 4), ("graph", 4, "decode")),
-        (StepShape(num_rows=5, num_seqs=5, num_visual=0), "auto", True, (1, 2, 4), ("eager", None,
-        (
-            StepShape(num_rows=5, num_seqs=5, num_visual=0),
-            "auto",
-            True,
-            (1, 2, 4),
-            ("eager", None, "larger_than_captured"),
-        ),
+        (DECODE_5, "auto", True, (1, 2, 4), ("eager", None, "larger_than_captured")),
+        (StepShape(num_rows=9, num_seqs=3, num_visual=0), "always", True, (4,), ("eager", None, "prefill")),
         (StepShape(num_rows=1, num_seqs=1, num_visual=1), "always", True, (4,), ("eager", None, "prefill")),
         (DECODE_3, "never", True, (4,), ("eager", None, "policy_never")),
         (DECODE_3, "auto", False, (), ("eager", None, "backend_has_no_graphs")),
