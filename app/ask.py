@@ -15,13 +15,14 @@ from rich.console import Console
 
 from app.answer import Answer, TextOptions
 from app.detokenize import Vocabulary
+from app.look import Look
 from app.model_path import DEMO, DEMO_NOTE, resolve_model
 from app.progress import note_progress, show_loading, show_phases
 from app.settings import Settings
 from runner.client import EngineClient, GenerationStream, start_engine
 from runner.errors import EngineError
 from runner.messages import Generate, PromptUsage
-from runner.requests import ChatMessage, MediaPart, SamplingParams, StoredFile, TextPart, VideoOptions
+from runner.requests import ChatMessage, MediaPart, SamplingParams, StoredFile, TextPart
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +31,7 @@ class AskOptions:
     prompt: str
     max_tokens: int | None = None
     temperature: float | None = None
-    fps: float | None = None
-    max_frames: int | None = None
+    look: Look
 
 
 async def ask_once(settings: Settings, options: AskOptions) -> None:
@@ -79,11 +79,12 @@ def _make_request(options: AskOptions) -> Generate:
     clip = MediaPart(
         kind="video",
         source=StoredFile(path=str(options.clip.resolve())),
-        video=VideoOptions(fps=options.fps, max_frames=options.max_frames),
+        video=options.look.video,
     )
     return Generate(
         request_id=uuid.uuid4().hex,
         chat=(ChatMessage(role="user", parts=(clip, TextPart(text=options.prompt))),),
         sampling=SamplingParams(max_tokens=options.max_tokens, temperature=options.temperature),
+        evs=options.look.evs,
         progress=True,
     )

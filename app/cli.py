@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from app.log import configure_logging
+from app.look import Look
 from app.settings import Settings, load_settings
 from app.version import VERSION
 from runner.errors import EngineError
@@ -31,6 +32,7 @@ cli = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+_EVS_HELP = "Which cells to look at: none (all), gate, evs, uniform or random."
 _PASS_FLAGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 
 
@@ -58,7 +60,7 @@ def serve(context: typer.Context) -> None:
 
 
 @cli.command()
-def ask(
+def ask(  # noqa: PLR0913 - each is a flag
     clip: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A video file.")],
     prompt: Annotated[str, typer.Argument(help="What to ask about it.")],
     model: Annotated[str, typer.Option(help="A folder, a hub id, or demo.")] = "demo",
@@ -66,6 +68,8 @@ def ask(
     temperature: Annotated[float | None, typer.Option(min=0.0, max=2.0, help="0 is the likeliest answer.")] = None,
     fps: Annotated[float | None, typer.Option(min=0.001, help="Frames looked at per second.")] = None,
     max_frames: Annotated[int | None, typer.Option(min=1, help="Frames looked at in all.")] = None,
+    evs: Annotated[str | None, typer.Option(help=_EVS_HELP)] = None,
+    evs_rate: Annotated[float | None, typer.Option(min=0.0, max=0.999, help="Share of cells to drop.")] = None,
 ) -> None:
     """Ask PROMPT about CLIP, in this process."""
     from app.ask import AskOptions, ask_once
@@ -73,9 +77,31 @@ def ask(
     settings = _load(None, model=model)
     configure_logging("warning")
     options = AskOptions(
-        clip=clip, prompt=prompt, max_tokens=max_tokens, temperature=temperature, fps=fps, max_frames=max_frames
+        clip=clip,
+        prompt=prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        look=Look(fps=fps, max_frames=max_frames, method=evs, rate=evs_rate),
     )
     asyncio.run(ask_once(settings, options))
+
+
+@cli.command()
+def overlay(
+    clip: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A video file.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="Where to: .png (a sheet) or .webp (animated).")],
+    model: Annotated[str, typer.Option(help="Whose frames and cells: a folder, a hub id, or demo.")] = "demo",
+    fps: Annotated[float | None, typer.Option(min=0.001, help="Frames looked at per second.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Frames looked at in all.")] = None,
+    evs: Annotated[str | None, typer.Option(help=_EVS_HELP)] = None,
+    evs_rate: Annotated[float | None, typer.Option(min=0.0, max=0.999, help="Share of cells to drop.")] = None,
+) -> None:
+    """Draw which cells of CLIP are kept, the dropped ones dimmed."""
+    from app.overlay import draw_once
+
+    settings = _load(None, model=model)
+    configure_logging("warning")
+    asyncio.run(draw_once(settings, clip, output, Look(fps=fps, max_frames=max_frames, method=evs, rate=evs_rate)))
 
 
 @cli.command()

@@ -22,6 +22,7 @@ from app.schemas import (
     SamplingFields,
     TextContent,
     VideoContent,
+    VideoKnobs,
 )
 from runner.errors import RequestError
 from runner.requests import (
@@ -71,7 +72,7 @@ def convert_chat(request: ChatRequest, policy: MediaPolicy, ready: Ready) -> tup
 
 def convert_ask(request: AskRequest, source: MediaSource) -> tuple[ChatMessage, ...]:
     """The simple door: one user turn, the clip before the question."""
-    clip = MediaPart(kind="video", source=source, video=_read_video_knobs(request))
+    clip = MediaPart(kind="video", source=source, video=read_video_knobs(request.video))
     return (ChatMessage(role="user", parts=(clip, TextPart(text=request.prompt))),)
 
 
@@ -145,8 +146,8 @@ def merge_video_options(request: ChatRequest) -> VideoOptions:
     return _override(VideoOptions(), merged)
 
 
-def _read_video_knobs(request: SamplingFields) -> VideoOptions:
-    return VideoOptions() if request.video is None else _override(VideoOptions(), request.video.model_dump())
+def read_video_knobs(knobs: VideoKnobs | None) -> VideoOptions:
+    return VideoOptions() if knobs is None else _override(VideoOptions(), knobs.model_dump())
 
 
 def _override(options: VideoOptions, values: Mapping[str, float | int | None]) -> VideoOptions:

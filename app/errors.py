@@ -57,7 +57,7 @@ HINTS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)  # not frozen: Python itself sets an exception's traceback on its way through a `with`
 class ApiError(Exception):
     """An answer other than 200 that no ErrorKind describes: keys, methods, slow bodies, full disks."""
 

@@ -240,6 +240,16 @@ class AskRequest(SamplingFields):
     file_id: Annotated[str, Field(max_length=256)] | None = None
 
 
+class OverlayRequest(Strict):
+    """`POST /v1/videos/overlay`, beside its `file`."""
+
+    file_id: str | None = None
+    model: str | None = None
+    evs: EvsKnobs | None = None
+    video: VideoKnobs | None = None
+    format: Literal["png", "webp"] | None = None
+
+
 class ChatRequest(SamplingFields):
     """`POST /v1/chat/completions`."""
 

@@ -21,7 +21,7 @@ from app.addresses import Network
 from app.auth import KeyCheck
 from app.errors import ApiError, ClientGoneError, error_response
 from app.metrics import Metrics
-from app.routes import ask, chat, docs, files, service
+from app.routes import ask, chat, docs, files, overlay, service
 from app.settings import Settings
 from app.state import make_state
 from app.version import VERSION
@@ -55,7 +55,7 @@ def create_app(settings: Settings, client_factory: ClientFactory, network: Netwo
     app = FastAPI(
         title="EVServe", version=VERSION, lifespan=live, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    for module in (chat, ask, files, service, docs):
+    for module in (chat, ask, overlay, files, service, docs):
         app.include_router(module.router)
     for kind in (ApiError, ClientGoneError, EngineError, ValidationError):
         app.add_exception_handler(kind, _answer_error)

@@ -25,7 +25,7 @@ from pydantic_settings import (
 )
 
 from app.media_url import parse_host_rule
-from runner.config import DecodeLimits, EngineConfig
+from runner.config import DecodeLimits, EngineConfig, EvsServing
 
 ENV_PREFIX = "EVS_"
 MAX_TTL_S = 30 * 86400
@@ -94,11 +94,22 @@ class Settings(BaseSettings):
     max_waiting: int = Field(256, ge=1, description="requests that may wait; beyond that: 429")
     page_size: int = Field(16, ge=1, description="tokens in a KV page")
     kv_memory: Size | None = Field(None, description="memory for the KV cache, as 2GiB")
+    media_cache: Annotated[int, BeforeValidator(parse_size), Field(ge=0)] = Field(
+        256 << 20, description="memory for decoded clips that are asked about again; 0 keeps none"
+    )
     encoder_cache: Size | None = Field(None, description="memory for encoder outputs that wait")
     max_encoder_patches: int = Field(16384, ge=1, description="patches encoded in one step")
     attention_backend: Literal["auto", "sdpa"] = Field("auto", description="attention backend")
     graphs: Literal["auto", "always", "never"] = Field("auto", description="when to run captured graphs")
-    evs: Literal["none"] = Field("none", description="default pruning method")
+
+    # Efficient Video Sampling, for requests that do not say, and how far requests may go
+    evs: Literal["none", "gate", "evs", "uniform", "random"] = Field("gate", description="default pruning method")
+    evs_rate: float | None = Field(None, ge=0, lt=1, description="share of cells that method drops; gate: at least")
+    evs_threshold: float | None = Field(None, ge=0, le=1, description="gate: difference that keeps a cell, 0..1")
+    evs_refresh: int | None = Field(None, ge=1, description="gate: every so many slots one is kept whole")
+    evs_max_rate: float = Field(0.98, ge=0, lt=1, description="highest rate a request may ask for")
+    evs_max_threshold: float = Field(32 / 255, ge=0, le=1, description="highest threshold a request may ask for")
+    evs_max_refresh: int = Field(1024, ge=1, description="largest refresh a request may ask for")
 
     # media
     limit_media_items: int = Field(16, ge=1, description="images and videos in one request")
@@ -167,7 +178,16 @@ class Settings(BaseSettings):
             max_media_items=self.limit_media_items,
             attention_backend=self.attention_backend,
             graphs=self.graphs,
-            evs=self.evs,
+            evs=EvsServing(
+                method=self.evs,
+                rate=self.evs_rate,
+                threshold=self.evs_threshold,
+                refresh=self.evs_refresh,
+                max_rate=self.evs_max_rate,
+                max_threshold=self.evs_max_threshold,
+                max_refresh=self.evs_max_refresh,
+            ),
+            media_cache_bytes=self.media_cache,
             decode=DecodeLimits(
                 max_bytes=self.max_upload,
                 max_pixels_per_frame=self.max_pixels_per_frame,

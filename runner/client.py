@@ -20,11 +20,13 @@ from runner.messages import (
     Abort,
     Accepted,
     Delta,
+    Drawn,
     EngineInfo,
     Fatal,
     Generate,
     GetStats,
     Loading,
+    Overlay,
     Progress,
     Rejected,
     Render,
@@ -135,6 +137,9 @@ class EngineClient:
     async def render(self, request: Render) -> Rendered:
         return await self._ask_once(request, request.request_id, Rendered)
 
+    async def draw(self, request: Overlay) -> Drawn:
+        return await self._ask_once(request, request.request_id, Drawn)
+
     async def stats(self, request_id: str) -> Stats:
         return await self._ask_once(GetStats(request_id=request_id), request_id, Stats)
 
@@ -203,7 +208,7 @@ class EngineClient:
         if isinstance(message, StepOutput):
             for delta in message.deltas:
                 self._deliver(delta.request_id, delta)
-        elif isinstance(message, Accepted | Rejected | Rendered | Stats | Progress):
+        elif isinstance(message, Accepted | Rejected | Rendered | Drawn | Stats | Progress):
             self._deliver(message.request_id, message)
 
     def _deliver(self, request_id: str, message: Message) -> None:

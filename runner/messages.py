@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from runner.requests import ChatMessage, EvsOptions, Message, SamplingParams
+from runner.requests import ChatMessage, EvsOptions, MediaPart, Message, SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorKind = Literal[
@@ -50,6 +50,15 @@ class Render(Message, frozen=True, kw_only=True):
     include_frames: bool = False
 
 
+class Overlay(Message, frozen=True, kw_only=True):
+    """Draw which cells of a clip would be kept: a PNG sheet of its frames, or an animated WebP."""
+
+    request_id: str
+    clip: MediaPart
+    evs: EvsOptions = EvsOptions()
+    form: Literal["sheet", "animation"] = "sheet"
+
+
 class Abort(Message, frozen=True, kw_only=True):
     """Free everything the request holds, wherever it is; `index` picks one of its n answers.
 
@@ -71,7 +80,7 @@ class Shutdown(Message, frozen=True, kw_only=True):
     grace_s: float = 0.0
 
 
-ToEngine = Generate | Render | Abort | GetStats | Shutdown
+ToEngine = Generate | Render | Overlay | Abort | GetStats | Shutdown
 
 
 # ------------------------------------------------------------------------------------------------- engine -> client
@@ -213,6 +222,15 @@ class Rendered(Message, frozen=True, kw_only=True):
     usage: PromptUsage
 
 
+class Drawn(Message, frozen=True, kw_only=True):
+    """A picture file and what it shows."""
+
+    request_id: str
+    data: bytes
+    media_type: str
+    usage: PromptUsage
+
+
 class Stats(Message, frozen=True, kw_only=True):
     """Counters (ever rising) and gauges. A key is a metric's name with its labels in braces, Prometheus' own form."""
 
@@ -228,7 +246,7 @@ class Fatal(Message, frozen=True, kw_only=True):
     message: str
 
 
-FromEngine = EngineInfo | Loading | Accepted | Rejected | Progress | StepOutput | Rendered | Stats | Fatal
+FromEngine = EngineInfo | Loading | Accepted | Rejected | Progress | StepOutput | Rendered | Drawn | Stats | Fatal
 
 
 # ------------------------------------------------------------------------------------------------------- wire form

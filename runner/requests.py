@@ -51,10 +51,13 @@ class VideoOptions(Message, frozen=True, kw_only=True):
     max_pixels: int | None = None
 
 
+EvsMethod = Literal["none", "gate", "evs", "uniform", "random"]
+
+
 class EvsOptions(Message, frozen=True, kw_only=True):
     """Efficient Video Sampling as asked for; None takes the server's default."""
 
-    method: Literal["none", "gate", "evs", "uniform", "random"] | None = None
+    method: EvsMethod | None = None
     rate: float | None = None
     threshold: float | None = None
     refresh: int | None = None

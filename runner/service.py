@@ -21,6 +21,7 @@ from runner.messages import (
     Generate,
     GetStats,
     Loading,
+    Overlay,
     Progress,
     Render,
     Shutdown,
@@ -148,7 +149,7 @@ class Service:
 
     def _receive(self, message: ToEngine) -> None:
         match message:
-            case Generate() | Render():
+            case Generate() | Render() | Overlay():
                 self._submissions.start(message, num_waiting=self._engine.scheduler.num_waiting)
             case Abort(request_id=request_id, index=index, reason=reason):
                 self._submissions.cancel(

@@ -15,13 +15,15 @@ from evs.select import PendingSelection
 from runner.admission import Admission
 from runner.errors import RequestCancelled, RequestError
 from runner.items import MediaItem
-from runner.messages import Accepted, Generate, Progress, Rejected, Render
+from runner.messages import Accepted, Generate, Overlay, Progress, Rejected, Render
 from runner.outbox import Outbox
-from runner.render import render_request
+from runner.render import draw_overlay, render_request
+from runner.requests import ChatMessage
 from runner.scheduler import EncodeJob
 from runner.sequence import Sequence
 
 CANCEL_POLL_S = 0.05
+Submission = Generate | Render | Overlay
 
 log = logging.getLogger("evserve.engine")
 
@@ -29,9 +31,7 @@ log = logging.getLogger("evserve.engine")
 class Waiter:
     """The submitting thread of one request, as the stages of admission see it (see ingest.Caller)."""
 
-    def __init__(
-        self, submissions: Submissions, request: Generate | Render, arrival: int, cancel: threading.Event
-    ) -> None:
+    def __init__(self, submissions: Submissions, request: Submission, arrival: int, cancel: threading.Event) -> None:
         self._submissions = submissions
         self._request = request
         self._arrival = arrival
@@ -95,7 +95,7 @@ class Submissions:
     def num_pending(self) -> int:
         return len(self._pending)
 
-    def start(self, request: Generate | Render, *, num_waiting: int) -> None:
+    def start(self, request: Submission, *, num_waiting: int) -> None:
         """Take a request, or refuse it at once when the queue is full or closing."""
         cancel = threading.Event()
         with self._lock:
@@ -131,14 +131,17 @@ class Submissions:
         with self._lock:
             self._closed = True
 
-    def _work(self, request: Generate | Render, arrival: int, cancel: threading.Event) -> None:
+    def _work(self, request: Submission, arrival: int, cancel: threading.Event) -> None:
         try:
             if cancel.is_set():
                 raise RequestCancelled
-            if isinstance(request, Render):
-                self._render(request, arrival, cancel)
-            else:
-                self._submit(request, arrival, cancel)
+            match request:
+                case Generate():
+                    self._submit(request, arrival, cancel)
+                case Render():
+                    self._render(request, arrival, cancel)
+                case Overlay():
+                    self._draw(request, arrival, cancel)
         except RequestCancelled:
             self.counters["cancelled"] += 1
         except RequestError as error:
@@ -166,6 +169,11 @@ class Submissions:
     def _render(self, request: Render, arrival: int, cancel: threading.Event) -> None:
         laid = self._admission.lay_out(request.chat, request.evs, None, Waiter(self, request, arrival, cancel))
         self.outbox.send(render_request(request.request_id, laid, include_frames=request.include_frames))
+
+    def _draw(self, request: Overlay, arrival: int, cancel: threading.Event) -> None:
+        chat = (ChatMessage(role="user", parts=(request.clip,)),)
+        laid = self._admission.lay_out(chat, request.evs, None, Waiter(self, request, arrival, cancel))
+        self.outbox.send(draw_overlay(request, laid))
 
     def _reject(self, request_id: str, error: RequestError) -> None:
         self.counters[f"rejected_{error.kind}"] += 1

@@ -42,7 +42,7 @@ async def ask_about_video(request: Request) -> Response:
     """Upload a video, or name a stored one by `file_id`, and ask about it."""
     state = get_state(request)
     with ExitStack() as resources:
-        form = await _read_upload(request, state, resources)
+        form = await read_upload(request, state, resources)
         body = AskRequest.model_validate_json(build_json(form.fields, AskRequest))
         reply = Reply(
             head=make_head(request, body, state),
@@ -50,9 +50,9 @@ async def ask_about_video(request: Request) -> Response:
             text=convert_text_options(body, logprobs=None),
             usage_events=usage_events(body.stream_options),
         )
-        source = _find_clip(form, body.file_id, request, resources)
+        source = find_clip(form, body.file_id, request, resources)
         generate = _make_generate(body, source, reply, state)
-        with _naming("file" if body.file_id is None else "file_id"):
+        with naming_clip("file" if body.file_id is None else "file_id"):
             generation = await run_while_connected(request, submit(state, generate, reply, resources))
         if reply.form == "events":
             return EventStream(stream_events(generation), resources.pop_all())
@@ -60,14 +60,14 @@ async def ask_about_video(request: Request) -> Response:
         return JSONResponse(answer_body(reply.head, choices[0], generation.usage))
 
 
-async def _read_upload(request: Request, state: ServerState, resources: ExitStack) -> Form:
+async def read_upload(request: Request, state: ServerState, resources: ExitStack) -> Form:
     state.metrics.uploads.inc()
     resources.callback(state.metrics.uploads.dec)
     chunks = iterate_form_body(request, state.limits, max_file_bytes=state.policy.max_bytes)
     return await read_form(request, chunks, state.store, resources, max_file_bytes=state.policy.max_bytes)
 
 
-def _find_clip(form: Form, file_id: str | None, request: Request, resources: ExitStack) -> StoredFile:
+def find_clip(form: Form, file_id: str | None, request: Request, resources: ExitStack) -> StoredFile:
     if file_id is not None:
         if form.upload is not None:
             raise RequestError("invalid", "give either 'file' or 'file_id'", param="file_id")
@@ -80,7 +80,7 @@ def _find_clip(form: Form, file_id: str | None, request: Request, resources: Exi
 
 
 @contextmanager
-def _naming(clip_field: str) -> Iterator[None]:
+def naming_clip(clip_field: str) -> Iterator[None]:
     """The engine knows only `messages`, of which a form has none: its media is the clip, its text the prompt."""
     try:
         yield

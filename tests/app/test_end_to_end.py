@@ -38,7 +38,18 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def tiny(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    flags = ("--dtype", "float32", "--threads", "1", "--served-model-name", "tiny", "--max-num-seqs", "16")
+    flags = (
+        "--dtype",
+        "float32",
+        "--threads",
+        "1",
+        "--served-model-name",
+        "tiny",
+        "--max-num-seqs",
+        "16",
+        "--evs",
+        "none",
+    )
     with running_server(checkpoint("qwen3_vl"), *flags, media_dir=tmp_path_factory.mktemp("media")) as server:
         yield server
 
@@ -115,7 +126,7 @@ def post(server: Server, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_demo_model_answers_about_its_clips(demo: Server) -> None:
-    """Through an upload, as the README's curl does; the whole answer must be right."""
+    """Through an upload, as the README's curl does, pruned by default; the whole answer must be right."""
     expected = json.loads((SAMPLES / "answers.json").read_text())
     wrong = []
     for clip in ("mover.mp4", "appears.mp4"):
@@ -124,6 +135,8 @@ def test_the_demo_model_answers_about_its_clips(demo: Server) -> None:
                 reply = httpx2.post(
                     f"{demo.url}/v1/videos/ask", files={"file": (clip, file)}, data={"prompt": question}, timeout=60
                 ).json()
+            assert reply["usage"]["evs"]["method"] == "gate"
+            assert reply["usage"]["evs"]["kept"] < 0.6 * reply["usage"]["evs"]["cells"]
             if reply["answer"].strip() != right:
                 wrong.append((question, right, reply["answer"]))
     assert not wrong
@@ -142,7 +155,7 @@ def test_the_demo_model_answers_as_in_transformers(demo: Server, clip: str) -> N
         {"type": "text", "text": "Describe the video."},
     ]
     body = {"model": "demo", "messages": [{"role": "user", "content": content}], "temperature": 0, "max_tokens": 24,
-            "ignore_eos": True, "return_token_ids": True}  # fmt: skip
+            "ignore_eos": True, "return_token_ids": True, "evs": {"method": "none"}}  # fmt: skip
     assert post(demo, body)["choices"][0]["token_ids"] == oracle.token_ids
 
 
@@ -165,6 +178,34 @@ def test_the_official_client_streams_an_answer(demo: Server) -> None:
     assert text.strip() == "right to left."
     assert chunks[-1].usage is not None
     assert chunks[-1].usage.prompt_tokens > 160
+
+
+@pytest.mark.parametrize(("form", "magic"), [("png", b"\x89PNG"), ("webp", b"RIFF")])
+def test_the_overlay_is_a_picture_of_what_was_kept(demo: Server, form: str, magic: bytes) -> None:
+    with (SAMPLES / "mover.mp4").open("rb") as file:
+        reply = httpx2.post(
+            f"{demo.url}/v1/videos/overlay", files={"file": ("m.mp4", file)}, data={"format": form}, timeout=60
+        )
+    assert reply.status_code == 200
+    assert reply.content.startswith(magic)
+    assert (reply.headers["x-evs-cells"], reply.headers["x-evs-kept"]) == ("160", "56")
+
+
+def test_a_second_question_decodes_and_encodes_nothing(demo: Server) -> None:
+    def ask_it() -> None:
+        with (SAMPLES / "leaves.mp4").open("rb") as file:
+            reply = httpx2.post(
+                f"{demo.url}/v1/videos/ask", files={"file": ("x.mp4", file)}, data={"prompt": "What moves?"}, timeout=60
+            )
+        assert reply.status_code == 200
+
+    ask_it()
+    before = gauges(demo)
+    ask_it()
+    after = gauges(demo)
+    for cache in ("media", "encoder"):
+        assert after[f"evs:{cache}_cache_misses_total"] == before[f"evs:{cache}_cache_misses_total"]
+        assert after[f"evs:{cache}_cache_hits_total"] == before[f"evs:{cache}_cache_hits_total"] + 1
 
 
 # ------------------------------------------------------------------------------------------------ many, and aborts

@@ -1,0 +1,43 @@
+"""Owns `evs overlay`: one clip, one picture file of what is kept of it.
+
+Knows nothing of HTTP or of how cells are chosen.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+from rich.console import Console
+
+from app.look import Look
+from app.model_path import resolve_model
+from app.progress import show_loading
+from app.settings import Settings
+from runner.client import start_engine
+from runner.errors import RequestError
+from runner.messages import Overlay
+from runner.requests import MediaPart, StoredFile
+
+FORMS = {".png": "sheet", ".webp": "animation"}
+
+
+async def draw_once(settings: Settings, clip: Path, output: Path, look: Look) -> None:
+    form = FORMS.get(output.suffix.lower())
+    if form is None:
+        raise RequestError("invalid", f"--output {output.name}: end it in .png or .webp", param="output")
+    console = Console(stderr=True)
+    settings = settings.model_copy(update={"model": resolve_model(settings.model)})
+    part = MediaPart(kind="video", source=StoredFile(path=str(clip.resolve())), video=look.video)
+    request = Overlay(request_id=uuid.uuid4().hex, clip=part, evs=look.evs, form=form)  # type: ignore[arg-type]
+    with show_loading(console) as on_loading:
+        client = await start_engine(settings.to_engine_config(), where="thread", on_loading=on_loading)
+    try:
+        drawn = await client.draw(request)
+    finally:
+        await client.close(grace_s=0.0)
+    output.write_bytes(drawn.data)
+    usage = drawn.usage.evs
+    assert usage is not None
+    line = f"{output}: {usage.kept} of {usage.cells} cells kept (evs {usage.method}), {usage.frames} frames"
+    console.print(line, highlight=False, soft_wrap=True)
