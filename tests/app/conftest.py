@@ -15,6 +15,7 @@ import pytest
 from openai import OpenAI
 from starlette.testclient import TestClient
 
+from app.addresses import Network
 from app.server import create_app, make_uvicorn_server
 from app.settings import load_settings
 from tests.app.fake_engine import FakeEngine
@@ -53,17 +54,17 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
 
 @pytest.fixture
 def make_client(tmp_path: Path) -> Iterator[MakeClient]:
-    """make_client(engine, **settings) -> a client of an application in this process; `client.engine` is the engine."""
+    """make_client(engine, network, **settings) -> a client of an application in this process, with its `engine`."""
     with contextlib.ExitStack() as stack:
 
-        def make(engine: FakeEngine | None = None, **given: Any) -> TestClient:
+        def make(engine: FakeEngine | None = None, network: Network | None = None, **given: Any) -> TestClient:
             engine = engine or FakeEngine()
 
             async def factory() -> Any:
                 return engine
 
             settings = load_settings(None, **{"model": "fake", "media_dir": tmp_path / "media", **given})
-            client = TestClient(create_app(settings, factory))
+            client = TestClient(create_app(settings, factory, network))
             client.engine = engine  # type: ignore[attr-defined]
             return stack.enter_context(client)
 

@@ -64,8 +64,8 @@ def test_sweep_leaves_the_living_alone(tmp_path: Path) -> None:
     media = tmp_path / "media"
     living = MediaStore(media, 1 << 40)
     upload = living.create(max_bytes=10)
-    left = "import os, sys; from pathlib import Path; from app.store import MediaStore; s = MediaStore(Path(sys.argv[1]), 1 << 40);"
-    left += "s.create(10); print(s.folder, flush=True); os._exit(9)"
+    left = "import os, sys; from pathlib import Path; from app.store import MediaStore;"
+    left += "s = MediaStore(Path(sys.argv[1]), 1 << 40); s.create(10); print(s.folder, flush=True); os._exit(9)"
     killed = subprocess.run([sys.executable, "-c", left, str(media)], capture_output=True, text=True, check=False)
     dead = Path(killed.stdout.strip())
     assert dead.is_dir()
