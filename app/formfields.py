@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from runner.errors import RequestError
 
 TEXT_FIELDS = frozenset(
-    {"prompt", "model", "user", "file_id", "evs.method", "evs.encoder", "purpose", "expires_after.anchor"}
+    {"prompt", "model", "user", "file_id", "evs.method", "evs.encoder", "format", "purpose", "expires_after.anchor"}
 )
 TEXT_UNLESS_LIST = frozenset({"stop"})
 NESTED = frozenset({"evs", "video", "stream_options", "expires_after"})

@@ -177,7 +177,7 @@ def test_the_official_client_streams_an_answer(demo: Server) -> None:
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
     assert text.strip() == "right to left."
     assert chunks[-1].usage is not None
-    assert chunks[-1].usage.prompt_tokens > 160
+    assert chunks[-1].usage.prompt_tokens > 100
 
 
 @pytest.mark.parametrize(("form", "magic"), [("png", b"\x89PNG"), ("webp", b"RIFF")])
@@ -239,7 +239,7 @@ async def test_thirty_two_at_once_equal_each_alone_and_aborts_leave_nothing(tiny
     wait_until(lambda: children_of(tiny.pid) == children, what="the end of decoding children")
     for pid, (descriptors, threads) in before.items():
         wait_until(lambda p=pid, d=descriptors: len(descriptors_of(p)) <= len(d), what="closed descriptors")  # type: ignore[misc]
-        assert threads_of(pid) <= threads + 8  # a thread pool may have grown to its bound
+        assert threads_of(pid) <= threads + 16  # thread pools may have grown to their bounds
         assert not [name for name in descriptors_of(pid) if "memfd" in name]
 
 
