@@ -33,6 +33,9 @@ FIELD_CODECS = frozenset(["h264", "hevc", "mpeg2video"])
 # Codecs that send pictures in another order than they are shown in, with the shown order known to the decoder alone.
 REORDERING = frozenset(["h264", "hevc"])
 
+# Codecs in which a picture that nothing leans on says so, and the decoder can pass over it at once.
+PASSING_OVER = frozenset(["h264", "mpeg1video", "mpeg2video", "mpeg4"])
+
 
 def is_hidden(packet: Packet[VideoStream], codec: str) -> bool:
     """VP8's alternate reference pictures travel in packets of their own with the show bit off."""

@@ -10,11 +10,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
 
 # What shows through transparent pixels; part of the picture, so a change here changes every cache key made of pixels.
 BACKGROUND = 255
 
 Pixels = npt.NDArray[np.uint8]
+
+# Kept: setting a conversion up costs as much as converting a picture. It is set up anew for a picture of another kind.
+_REFORMATTER = VideoReformatter()
 
 
 def to_rgb(frame: VideoFrame) -> Pixels:
@@ -37,5 +41,5 @@ def has_alpha(frame: VideoFrame) -> bool:
 
 def _convert(frame: VideoFrame, pixel_format: str) -> Pixels:
     # threads=1: swscale would otherwise start a thread for each processor.
-    converted = frame.reformat(format=pixel_format, threads=1)
+    converted = _REFORMATTER.reformat(frame, format=pixel_format, threads=1)
     return np.asarray(converted.to_ndarray(), dtype=np.uint8)

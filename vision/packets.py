@@ -75,23 +75,20 @@ class Groups:
         Worked example, packets by time shown, K for a key: K0 2 1 | K5 4 3 6 7 | K8 9. For 6: [3, 7). For 4, shown
         before its key, which may lean on the group before: [0, 5). For 1 and 9: [0, 3) and [8, 10).
         """
-        rows = np.flatnonzero(self.table.is_shown)
-        rows = rows[np.argsort(self.table.ticks[rows], kind="stable")]
-        sorted_ticks = self.table.ticks[rows]
-        spans: list[tuple[int, int]] = []
-        for tick in sorted(set(wanted)):
-            places = rows[np.searchsorted(sorted_ticks, tick) : np.searchsorted(sorted_ticks, tick, side="right")]
-            if len(places):
-                start = self._entry(int(places.min()))
-                spans.append((start, min(int(places.max()) + 1 + self.tail, len(self.table))))
-        return _merge(spans)
+        places = self.places_of(wanted)
+        return _merge([(self._entry(place), min(place + 1 + self.tail, len(self.table))) for place in places.tolist()])
+
+    def places_of(self, wanted: Sequence[int]) -> Places:
+        """Packets of the pictures shown at these ticks."""
+        is_wanted = np.isin(self.table.ticks, np.asarray(wanted, dtype=np.int64))
+        return np.flatnonzero(self.table.is_shown & is_wanted)
 
     def survey(self, damaged: Sequence[int]) -> tuple[tuple[Span, ...], frozenset[int]]:
         """Whole groups round the damaged ticks: the stretches to decode, and every tick those groups should show.
 
         Decoding begins some way before each, in case the key it starts with is none.
         """
-        places = np.flatnonzero(self.table.is_shown & np.isin(self.table.ticks, np.asarray(damaged, dtype=np.int64)))
+        places = self.places_of(damaged)
         spans: list[tuple[int, int]] = []
         ticks: set[int] = set()
         for group in np.unique(np.searchsorted(self.starts, places, side="right") - 1).tolist():

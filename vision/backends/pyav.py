@@ -14,6 +14,7 @@ import av
 from av.video.frame import PictureType, VideoFrame
 
 from vision.backends.protocol import Picture
+from vision.codecs import PASSING_OVER
 from vision.color import to_rgb
 from vision.demux import PacketReader
 from vision.packets import Span
@@ -37,8 +38,10 @@ class PyavBackend:
 
     def find_pictures(self, clip: Clip, wanted: Sequence[int]) -> Iterator[tuple[int, Picture]]:
         """Raises UntrueKeyError: decode again with all packets in one group."""
-        left = set(wanted)
-        for tick, frame in self._decode(clip, clip.groups.plan(wanted)):
+        left, needed = set(wanted), None
+        if clip.codec in PASSING_OVER and clip.groups.tail == 0:
+            needed = frozenset(clip.groups.places_of(wanted).tolist())
+        for tick, frame in self._decode(clip, clip.groups.plan(wanted), needed):
             if tick in left:
                 left.remove(tick)
                 clip.limits.check_picture(frame.height, frame.width)
@@ -61,13 +64,18 @@ class PyavBackend:
         self.broken = counted
         return promised - sound
 
-    def _decode(self, clip: Clip, spans: Sequence[Span]) -> Iterator[tuple[int, VideoFrame]]:
-        """Sound frames with their ticks. Frames the decoder had to patch up are not sound."""
+    def _decode(
+        self, clip: Clip, spans: Sequence[Span], needed: frozenset[int] | None = None
+    ) -> Iterator[tuple[int, VideoFrame]]:
+        """Sound frames with their ticks. Frames the decoder had to patch up are not sound.
+
+        needed: places of packets; the others are passed over where no picture leans on them. None: all are decoded.
+        """
         with PacketReader(clip.file, clip.container, clip.limits, clip.groups.table) as reader:
             shown = 0
             for span in spans:
                 is_first = span.start > 0
-                for frame in self._decode_span(reader, span):
+                for frame in self._decode_span(reader, span, needed):
                     tick = _tick_of(clip, frame, shown)
                     shown += 1
                     if frame.is_corrupt or tick is None:
@@ -78,9 +86,12 @@ class PyavBackend:
                     is_first = False
                     yield tick, frame
 
-    def _decode_span(self, reader: PacketReader, span: Span) -> Iterator[VideoFrame]:
+    def _decode_span(self, reader: PacketReader, span: Span, needed: frozenset[int] | None) -> Iterator[VideoFrame]:
         """Feed the packets, then empty the decoder: everything that depends on these packets alone comes out."""
-        for packet in chain(reader.read(span.start, span.stop), (None,)):
+        context = reader.film.stream.codec_context
+        for place, packet in enumerate(chain(reader.read(span.start, span.stop), (None,)), start=span.start):
+            if needed is not None:
+                context.skip_frame = "DEFAULT" if place in needed else "NONREF"
             try:
                 frames = reader.film.stream.decode(packet)
             except MemoryError:
@@ -89,7 +100,7 @@ class PyavBackend:
                 self.broken += packet is not None
                 continue
             yield from frames
-        reader.film.stream.codec_context.flush_buffers()
+        context.flush_buffers()
 
 
 def _tick_of(clip: Clip, frame: VideoFrame, place: int) -> int | None:
