@@ -38,7 +38,7 @@ check: lint test
 
 demo: install
 	$(BIN)/evs ask "$(CLIP)" "$(QUESTION)" --model $(MODEL)
-	@echo "Start the server with 'make serve', then open $(URL)/docs"
+	@echo "Start the server with 'make serve', then open $(URL)"
 
 serve: install
 	$(BIN)/evs serve $(MODEL)

@@ -58,6 +58,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=ENV_PREFIX,
+        env_ignore_empty=True,  # as compose files and shells write what is not set
         extra="forbid",
         frozen=True,
         protected_namespaces=(),

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings import Settings, load_settings, parse_size
-from runner.config import DecodeLimits, EngineConfig
+from runner.config import DecodeLimits, EngineConfig, EvsServing
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
         "limit-media-items": ("max_media_items", 2),
         "attention-backend": ("attention_backend", "sdpa"),
         "graphs": ("graphs", "never"),
-        "evs": ("evs", "none"),
+        "media-cache": ("media_cache_bytes", 3000),
         "seed": ("seed", 4),
     }
     limits = {
@@ -119,13 +119,29 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
     config = load_settings(["model-id", *args]).to_engine_config()
     assert {name: getattr(config, name) for name, _ in flags.values()} == dict(flags.values())
     assert {name: getattr(config.decode, name) for name, _ in limits.values()} == dict(limits.values())
-    assert set(EngineConfig.__struct_fields__) - {name for name, _ in flags.values()} == {"model", "decode"}
+    assert set(EngineConfig.__struct_fields__) - {name for name, _ in flags.values()} == {"model", "decode", "evs"}
+
+
+def test_every_flag_of_evs_reaches_the_engine() -> None:
+    flags = {"evs": "uniform", "evs-rate": 0.5, "evs-threshold": 0.1, "evs-refresh": 7}
+    limits = {"evs-max-rate": 0.6, "evs-max-threshold": 0.2, "evs-max-refresh": 9}
+    args = [word for flag, value in (flags | limits).items() for word in (f"--{flag}", str(value))]
+    wanted = EvsServing(
+        method="uniform", rate=0.5, threshold=0.1, refresh=7, max_rate=0.6, max_threshold=0.2, max_refresh=9
+    )
+    assert load_settings(["m", *args]).to_engine_config().evs == wanted
+
+
+def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a compose file or a shell writes what is left out."""
+    monkeypatch.setenv("EVS_MAX_MODEL_LEN", "")
+    assert load_settings(["m"]).max_model_len is None
 
 
 def test_defaults_are_the_engines_own() -> None:
-    """Where both have a default they agree, so `evs serve` and a test's engine are the same."""
+    """Where both have a default they agree, so `evs serve` and a test's engine are the same; but a server prunes."""
     config = load_settings(["m"]).to_engine_config()
-    assert config == EngineConfig(model="m", served_name="m", decode=DecodeLimits())
+    assert config == EngineConfig(model="m", served_name="m", decode=DecodeLimits(), evs=EvsServing(method="gate"))
 
 
 def test_a_folder_is_served_under_its_last_name(tmp_path: Path) -> None:
