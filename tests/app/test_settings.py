@@ -29,7 +29,7 @@ def test_sizes(text: object, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "GiB", "2iB", "2XB", "-1GiB", "two", "0"])
+@pytest.mark.parametrize("text", ["GiB", "2iB", "2XB", "-1GiB", "two", "0"])
 def test_bad_sizes(text: str) -> None:
     with pytest.raises(ValidationError):
         load_settings(["demo", f"--kv-memory={text}"])
