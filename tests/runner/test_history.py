@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from runner.requests import SamplingParams
 from tests.checkpoints import BUILDERS
 from tests.harness import Answer, LocalEngine, local_engine, rebuilt
 from tests.oracle import Part, as_message, noise_clip, noise_picture, worst_error
@@ -126,3 +127,19 @@ def test_all_of_it_at_once(alone: tuple[LocalEngine, Path, Answer]) -> None:
         engine.run()
         for name in live:
             assert_same(engine.answers[name, 0], reference)
+
+
+def test_a_seed_gives_the_same_text_alone_and_among_sixteen(alone: tuple[LocalEngine, Path, Answer]) -> None:
+    """Draws are keyed by (seed, position): neighbours with other seeds, controls and lengths change nothing."""
+    local, folder, _ = alone
+
+    def sampling(seed: int) -> SamplingParams:
+        controls = ({}, {"top_k": 20}, {"top_p": 0.8, "min_p": 0.01}, {"repetition_penalty": 1.3})[seed % 4]
+        return SamplingParams(temperature=1.2, max_tokens=8, ignore_eos=True, seed=seed, **controls)
+
+    turns = [TURN if seed % 5 == 0 else [f"tell me about {seed}"] for seed in range(16)]
+    solo = [local.answer([as_message(turn)], sampling=sampling(seed)).token_ids for seed, turn in enumerate(turns)]
+    engine = rebuilt(local, folder, max_num_seqs=16, max_num_batched_tokens=64)
+    names = [engine.submit([as_message(turn)], sampling=sampling(seed)) for seed, turn in enumerate(turns)]
+    engine.run()
+    assert [engine.answers[name, 0].token_ids for name in names] == solo
