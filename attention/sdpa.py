@@ -30,7 +30,7 @@ class _Segment:
     rows: slice
     context: slice | torch.Tensor
     num_queries: int
-    mask: torch.Tensor | None  # (num_queries, num_keys); None: one query, or causal from position 0
+    mask: torch.Tensor | None  # (num_queries, num_keys); None: causal
 
 
 class SdpaBackend:
@@ -55,7 +55,9 @@ class SdpaBackend:
         start, stop = int(metadata.cu_seqlens[index]), int(metadata.cu_seqlens[index + 1])
         num_queries, num_keys = stop - start, int(metadata.seq_lens[index])
         mask = None
-        if num_queries > 1 and (ranges or num_queries != num_keys):  # the last query of a context sees all of it
+        # A later chunk needs a mask where torch has no kernel that also returns the sums: everywhere but on CPUs.
+        whole_or_split = num_queries == num_keys or self.layout.device.type == "cpu"
+        if num_queries > 1 and (ranges or not whole_or_split):
             mask = prefix_mask(num_keys - num_queries, num_queries, num_keys, ranges).to(self.layout.device)
         return _Segment(
             rows=slice(start, stop),
@@ -86,36 +88,72 @@ class SdpaStep:
         keys, values = self.memory[layer]
         keys.index_copy_(0, self.slots, k.to(keys.dtype))
         values.index_copy_(0, self.slots, v.to(values.dtype))
-        out = torch.empty_like(q)
-        for segment in self.segments:
-            rows, context = q[segment.rows], (keys[segment.context], values[segment.context])
-            if segment.num_queries == 1:
-                out[segment.rows] = _attend_one(rows, *context, scale)
-            else:
-                out[segment.rows] = _attend_many(rows, *context, segment.mask, scale)
-        return out
+        parts = [_attend(s, q[s.rows], keys[s.context], values[s.context], scale) for s in self.segments]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _attend(segment: _Segment, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
+    """q: (n, H, K); keys, values: (num_keys, KH, K)."""
+    past = len(keys) - segment.num_queries
+    if segment.num_queries == 1:
+        return _attend_one(q, keys, values, scale)
+    if segment.mask is not None:
+        return _attend_many(q, keys, values, scale, mask=segment.mask)
+    if past == 0:
+        return _attend_many(q, keys, values, scale, causal=True)
+    return _attend_in_two(q, keys, values, scale, past=past)
 
 
 def _attend_one(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
     """One query over its whole context, the query heads of a KV group folded into rows. q: (1, H, K)."""
-    num_kv_heads = keys.shape[1]
-    folded = q.view(num_kv_heads, -1, q.shape[-1])  # (KH, G, K)
-    scores = torch.matmul(folded, keys.permute(1, 2, 0)) * scale  # (KH, G, num_keys)
-    weights = scores.softmax(-1, dtype=torch.float32).to(values.dtype)
-    return torch.matmul(weights, values.transpose(0, 1)).reshape(q.shape)
+    folded = q.view(1, keys.shape[1], -1, q.shape[-1])  # (1, KH, G, K)
+    out = F.scaled_dot_product_attention(folded, _headed(keys), _headed(values), scale=scale)
+    return out.reshape(q.shape)
 
 
 def _attend_many(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor | None, scale: float
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    scale: float,
+    *,
+    mask: torch.Tensor | None = None,
+    causal: bool = False,
 ) -> torch.Tensor:
-    """A chunk of queries over their context. q: (n, H, K); keys, values: (num_keys, KH, K)."""
+    """A chunk of queries over their context."""
     out = F.scaled_dot_product_attention(
-        q.transpose(0, 1)[None],
-        keys.transpose(0, 1)[None],
-        values.transpose(0, 1)[None],
+        _headed(q),
+        _headed(keys),
+        _headed(values),
         attn_mask=mask,
-        is_causal=mask is None,
+        is_causal=causal,
         scale=scale,
         enable_gqa=q.shape[1] != keys.shape[1],
     )
     return out[0].transpose(0, 1)
+
+
+def _attend_in_two(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, *, past: int
+) -> torch.Tensor:
+    """A later chunk: all of what came before it, then itself causally, weighed by the sums of their exponentials. No
+    mask is read, and what a mask would hide is not computed."""
+    before, before_lse = _flash(q, keys[:past], values[:past], scale, causal=False)
+    own, own_lse = _flash(q, keys[past:], values[past:], scale, causal=True)
+    share = torch.sigmoid(own_lse - before_lse)[..., None]  # (n, H, 1) float32
+    return torch.lerp(before.float(), own.float(), share).to(q.dtype)
+
+
+def _flash(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, *, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(n, H, K), and (n, H) float32: each query's log of the sum of its exponentials."""
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        _headed(q), _headed(keys), _headed(values), 0.0, causal, scale=scale
+    )
+    return out[0].transpose(0, 1), lse[0].transpose(0, 1)
+
+
+def _headed(x: torch.Tensor) -> torch.Tensor:
+    """(n, H, K) -> (1, H, n, K)."""
+    return x.transpose(0, 1)[None]

@@ -18,6 +18,7 @@ from runner.config import EngineConfig
 from runner.errors import EngineStartError
 from runner.families.base import Family
 from runner.families.registry import ADAPTERS, adapter_of
+from runner.packed_linear import pack_linears
 from runner.tokenizer import PromptTokenizer
 
 OnProgress = Callable[[str, int, int], None]
@@ -44,14 +45,16 @@ def load_model(config: EngineConfig, on_progress: OnProgress) -> LoadedModel:
     device = _device(config)
     dtype = _dtype(config, folder, device)
     model, processor = _load(folder, device, dtype, on_progress)
-    parameters = list(model.parameters())
+    parameters = sum(p.numel() for p in model.parameters())
+    family = adapter(model, processor)
+    pack_linears(model)
     return LoadedModel(
-        family=adapter(model, processor),
+        family=family,
         tokenizer=PromptTokenizer(processor.tokenizer),
         device=device,
         dtype=dtype,
-        parameters=sum(p.numel() for p in parameters),
-        weight_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        parameters=parameters,
+        weight_bytes=parameters * dtype.itemsize,
     )
 
 

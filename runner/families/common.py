@@ -20,12 +20,15 @@ from vision.towers.pooling import CellTaps
 
 
 def chat_as_dicts(chat: Sequence[ChatMessage]) -> list[dict[str, Any]]:
-    """Messages with their parts in written order; media are bare {"type": kind}: a template only places them."""
+    """Messages with their parts in written order; media are bare {"type": kind}: a template only places them. A turn
+    without parts gets an empty one: templates look at the first."""
 
     def part(p: Any) -> dict[str, str]:
         return {"type": "text", "text": p.text} if isinstance(p, TextPart) else {"type": p.kind}
 
-    return [{"role": message.role, "content": [part(p) for p in message.parts]} for message in chat]
+    return [
+        {"role": message.role, "content": [part(p) for p in message.parts or (TextPart(text=""),)]} for message in chat
+    ]
 
 
 def decoder_shape(text_config: Any, text_model: Any, *, rope_axes: int, num_planes: int) -> DecoderShape:

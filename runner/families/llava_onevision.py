@@ -15,6 +15,7 @@ from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
+from runner.families.decoder import Decoder
 from runner.families.llava_cells import LlavaCells
 from runner.families.squares import (
     crop_to_patches,
@@ -22,7 +23,6 @@ from runner.families.squares import (
     most_frames,
     plain_positions,
     refuse_sizes,
-    run_decoder,
 )
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
@@ -51,6 +51,7 @@ class LlavaOneVision:
         _check(config)
         self._model = model
         self._text = model.model.language_model
+        self._decoder = Decoder(self._text)
         self._tower = getattr(model.model.vision_tower, "vision_model", model.model.vision_tower)
         self._projector = model.model.multi_modal_projector
         self._newline = model.model.image_newline
@@ -155,10 +156,10 @@ class LlavaOneVision:
         self,
         embeds: torch.Tensor,
         positions: torch.Tensor,
-        visual: VisualRows | None,  # noqa: ARG002 (no planes)
+        visual: VisualRows | None,
         planned: PlannedAttention,
     ) -> torch.Tensor:
-        return run_decoder(self._text, embeds, positions, planned)
+        return self._decoder.forward(embeds, positions, visual, planned)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.lm_head(hidden).float()

@@ -15,6 +15,7 @@ from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy, slot_patches
+from runner.families.decoder import Decoder
 from runner.families.qwen import PADS, decoder_shape, image_request, mrope_positions, pad_ids
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
@@ -40,6 +41,7 @@ class Qwen25VL:
     def __init__(self, model: Any, processor: Any) -> None:
         self._model = model
         self._text = model.model.language_model
+        self._decoder = Decoder(self._text)
         self._tower = model.model.visual
         self._processor = processor
         self._pad_ids = pad_ids(model.config)
@@ -146,12 +148,10 @@ class Qwen25VL:
         self,
         embeds: torch.Tensor,
         positions: torch.Tensor,
-        visual: VisualRows | None,  # noqa: ARG002 (no deepstack: cells are rows like any other)
+        visual: VisualRows | None,
         planned: PlannedAttention,
     ) -> torch.Tensor:
-        out = self._text(inputs_embeds=embeds[None], position_ids=positions[:, None], use_cache=False, planned=planned)
-        hidden: torch.Tensor = out.last_hidden_state[0]
-        return hidden
+        return self._decoder.forward(embeds, positions, visual, planned)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.lm_head(hidden).float()

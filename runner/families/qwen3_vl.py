@@ -13,6 +13,7 @@ from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy, slot_patches
+from runner.families.decoder import Decoder
 from runner.families.qwen import (
     END,
     PADS,
@@ -41,6 +42,7 @@ class Qwen3VL:
     def __init__(self, model: Any, processor: Any) -> None:
         self._model = model
         self._text = model.model.language_model
+        self._decoder = Decoder(self._text)
         self._tower = model.model.visual
         self._processor = processor
         self._pad_ids = pad_ids(model.config)
@@ -130,21 +132,7 @@ class Qwen3VL:
     def forward(
         self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
     ) -> torch.Tensor:
-        mask = planes = None
-        if visual is not None:
-            mask = torch.zeros(1, len(embeds), dtype=torch.bool, device=embeds.device)
-            mask[0, visual.rows] = True
-            planes = list(visual.planes)
-        out = self._text(
-            inputs_embeds=embeds[None],
-            position_ids=positions[:, None],
-            use_cache=False,
-            visual_pos_masks=mask,
-            deepstack_visual_embeds=planes,
-            planned=planned,
-        )
-        hidden: torch.Tensor = out.last_hidden_state[0]
-        return hidden
+        return self._decoder.forward(embeds, positions, visual, planned)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.lm_head(hidden).float()

@@ -20,6 +20,7 @@ from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
+from runner.families.decoder import Decoder
 from runner.families.number_words import number_words
 from runner.families.squares import (
     crop_to_patches,
@@ -27,7 +28,6 @@ from runner.families.squares import (
     most_frames,
     plain_positions,
     refuse_sizes,
-    run_decoder,
 )
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
@@ -61,6 +61,7 @@ class SmolVLM:
     def __init__(self, model: Any, processor: Any) -> None:
         self._model = model
         self._text = model.model.text_model
+        self._decoder = Decoder(self._text)
         self._tower = model.model.vision_model
         self._connector = model.model.connector
         self._processor = processor
@@ -185,10 +186,10 @@ class SmolVLM:
         self,
         embeds: torch.Tensor,
         positions: torch.Tensor,
-        visual: VisualRows | None,  # noqa: ARG002 (no planes)
+        visual: VisualRows | None,
         planned: PlannedAttention,
     ) -> torch.Tensor:
-        return run_decoder(self._text, embeds, positions, planned)
+        return self._decoder.forward(embeds, positions, visual, planned)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.lm_head(hidden).float()

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 import torchvision
 
-from attention.protocol import PlannedAttention
 from runner.requests import VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.resize import Interpolation
@@ -22,15 +20,6 @@ RESAMPLES: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear"
 def plain_positions(length: int) -> np.ndarray:
     """(1, length) int64: the index in the dense prompt."""
     return np.arange(length, dtype=np.int64)[None]
-
-
-def run_decoder(
-    text_model: Any, embeds: torch.Tensor, positions: torch.Tensor, planned: PlannedAttention
-) -> torch.Tensor:
-    """embeds (S, D), positions (1, S) -> (S, D)."""
-    out = text_model(inputs_embeds=embeds[None], position_ids=positions, use_cache=False, planned=planned)
-    hidden: torch.Tensor = out.last_hidden_state[0]
-    return hidden
 
 
 def crop_to_patches(pixels: np.ndarray, patch_size: int) -> np.ndarray:

@@ -107,6 +107,42 @@ def test_layers_keep_apart() -> None:
     assert (torch.cat((first, last)) - expected).abs().max() < 1e-5
 
 
+def test_a_batch_of_decodes_is_each_alone() -> None:
+    """Bit for bit, on consecutive and on scattered pages."""
+    generator = torch.Generator().manual_seed(4)
+    backend = make_backend(16)
+    backend.memory.fill_(POISON)
+    sequences = [Sequence(generator, n, pages) for n, pages in ((9, [0, 1, 2]), (6, [9, 4]), (12, [7, 5, 6]))]
+    for s in sequences:
+        s.done = len(s.q) - 1
+        run_step(backend, 0, [(_rewound(s), s.done)])
+    together = run_step(backend, 0, [(s, 1) for s in sequences])
+    for s, row in zip(sequences, together, strict=True):
+        assert torch.equal(run_step(backend, 0, [(s, 1)])[0], row)
+
+
+def _rewound(s: Sequence) -> Sequence:
+    copy = Sequence(torch.Generator(), 0, s.pages)
+    copy.q, copy.k, copy.v = s.q, s.k, s.v
+    return copy
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_later_chunks_need_no_mask(dtype: torch.dtype) -> None:
+    """What came before and the chunk itself are attended apart and joined, also where one outweighs the other."""
+    backend = make_backend(32, dtype)
+    backend.memory.fill_(POISON)
+    s = Sequence(torch.Generator().manual_seed(5), 90, list(range(31, 5, -1)))
+    s.k[:40] *= 6.0
+    s.q, s.k, s.v = (x.to(dtype) for x in (s.q, s.k, s.v))
+    out = []
+    for count in (3, 50, 2, 35):
+        out.append(run_step(backend, 0, [(s, count)]))
+        s.done += count
+    expected = dense_attention(s.q, s.k, s.v, torch.ones(90, 90).tril().bool(), DIM**-0.5)
+    assert (torch.cat(out).double() - expected).abs().max() < (1e-5 if dtype == torch.float32 else 0.05)
+
+
 def test_keys_in_bfloat16_stay_near() -> None:
     backend = make_backend(8, torch.bfloat16)
     s = Sequence(torch.Generator().manual_seed(1), 9, [3, 1, 2])

@@ -1,0 +1,78 @@
+"""The decoder's pieces against float64, and the whole of it, packed in bfloat16, against transformers in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import Qwen2Config, Qwen2Model
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+from runner import packed_linear
+from runner.errors import EngineStartError
+from runner.families.decoder import MANY_ROWS, Decoder, rms_norm, rotate
+from runner.packed_linear import PackedLinear, probe_packing
+from tests.harness import local_engine
+from tests.oracle import answer, as_message, noise_clip, worst_error
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(1, 24), (MANY_ROWS, 24), (100, 24), (5, 3, 8), (100, 3, 8)])
+def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    x = (torch.randn(shape) * torch.logspace(-2, 2, shape[0]).view(-1, *[1] * (len(shape) - 1))).to(dtype)
+    norm: Any = SimpleNamespace(weight=torch.rand(shape[-1]).to(dtype), variance_epsilon=1e-6)
+    exact = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6) * norm.weight.double()
+    rounding = 1e-6 if dtype == torch.float32 else 2**-7
+    before = x.clone()
+    torch.testing.assert_close(rms_norm(x, norm).double(), exact, rtol=rounding, atol=rounding * 1e-2)
+    assert torch.equal(x, before)
+
+
+def test_rotation_is_transformers() -> None:
+    torch.manual_seed(0)
+    x, angles = torch.randn(7, 3, 8), torch.randn(7, 4).repeat(1, 2)
+    cos, sin = angles.cos(), angles.sin()
+    expected, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos[None], sin[None])
+    signed = torch.cat((-sin[:, :4], sin[:, 4:]), dim=-1)
+    torch.testing.assert_close(rotate(x, (cos[:, None], signed[:, None])), expected[0].transpose(0, 1))
+
+
+def test_projections_become_one_and_are_held_once() -> None:
+    text = Qwen2Model(
+        Qwen2Config(
+            vocab_size=8, hidden_size=16, intermediate_size=8, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2,
+        )
+    )  # fmt: skip
+    attn = text.layers[1].self_attn
+    expected = torch.cat([attn.q_proj.weight, attn.k_proj.weight, attn.v_proj.weight]).detach()
+    before = sum(p.numel() for p in text.parameters())
+    Decoder(text)
+    assert torch.equal(attn.qkv_proj.weight, expected)
+    assert not hasattr(attn, "q_proj")
+    assert sum(p.numel() for p in text.parameters()) == before
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    with pytest.raises(EngineStartError, match="relu2"):
+        Decoder(SimpleNamespace(config=SimpleNamespace(hidden_act="relu2")))
+
+
+@pytest.mark.skipif(not probe_packing(), reason="torch has no packed products on this CPU")
+@pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl", "smolvlm"])
+def test_packed_bfloat16_stays_near_float32(name: str, checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random weights make rounding matter more than trained ones do; a wrong weight would be off by the spread."""
+    monkeypatch.setattr(packed_linear, "packing_pays", lambda: True)
+    folder: Path = checkpoint(name)
+    turn = [noise_clip(1, num_frames=6, size=(90, 130)), "What moves?"]
+    with local_engine(folder, dtype="bfloat16", max_num_batched_tokens=40) as local:
+        modules: list[nn.Module] = list(local.assembled.admission.family._model.modules())
+        assert any(isinstance(module, PackedLinear) for module in modules)
+        assert not any(isinstance(module, nn.Linear) for module in modules)
+        ours = local.answer([as_message(turn)], sampling=local.everything(1))
+    assert worst_error(ours.logprobs, answer(folder, turn, 1).logits) < 0.25
