@@ -2,8 +2,8 @@
 knows no pictures and no positions.
 
 A user may write `<|im_end|>` or a placeholder. The template's own marks must become tokens and the user's must not, so
-when (and only when) a user's text holds such a mark, the template is rendered over stand-ins and the user's words are
-put back afterwards, as pieces of their own.
+when (and only when) the users' texts, written one after another, hold such a mark, the template is rendered over
+stand-ins and the users' words are put back afterwards, as pieces of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import msgspec
+from jinja2 import TemplateError
 
+from runner.errors import RequestError
 from runner.requests import ChatMessage, TextPart
 
 
@@ -31,10 +33,11 @@ def render_pieces(
     """Render a chat. `marks` are the strings that the tokenizer would turn into special tokens."""
     texts = [part.text for message in chat for part in message.parts if isinstance(part, TextPart)]
     marks = [mark for mark in marks if mark]
-    if not any(mark in text for text in texts for mark in marks):
-        return [Piece(render(chat), from_template=True)]
+    together = "".join(texts)  # neighbouring parts are written without a gap: a mark may begin in one, end in another
+    if not any(mark in together for mark in marks):
+        return [Piece(_render(render, chat), from_template=True)]
     stand_ins = [f"\ue000{secrets.token_hex(8)}\ue001" for _ in texts]
-    rendered = render(_replace_texts(chat, stand_ins))
+    rendered = _render(render, _replace_texts(chat, stand_ins))
     pieces = []
     for stand_in, text in zip(stand_ins, texts, strict=True):
         before, found, rendered = rendered.partition(stand_in)
@@ -45,6 +48,15 @@ def render_pieces(
             pieces.pop()
             rendered = before
     return [*pieces, Piece(rendered, from_template=True)]
+
+
+def _render(render: Callable[[Sequence[ChatMessage]], str], chat: Sequence[ChatMessage]) -> str:
+    """Templates refuse chats that they cannot write (roles out of turn, no content) by failing."""
+    try:
+        return render(chat)
+    except TemplateError as error:
+        message = f"the model's chat template cannot write this chat: {error}"
+        raise RequestError("invalid", message, param="messages") from error
 
 
 def _replace_texts(chat: Sequence[ChatMessage], stand_ins: Sequence[str]) -> list[ChatMessage]:

@@ -88,7 +88,9 @@ class MediaCache:
 
     def keep_selection(self, key: str, policy: EvsPolicy, selection: Selection) -> None:
         entry = self._find(key)
-        if entry is not None:
+        if entry is None:
+            return
+        with self._lock:  # two requests about one clip may end up here at once
             while len(entry.selections) >= MAX_SELECTIONS:
                 entry.selections.pop(next(iter(entry.selections)))
             entry.selections[policy.key()] = selection

@@ -104,7 +104,8 @@ def filtered_distribution(logits: torch.Tensor, drawing: Drawing) -> tuple[torch
     """
     count = min(drawing.top_k, len(logits)) if drawing.top_k else len(logits)
     values, ids = torch.topk(logits, count)
-    weights = torch.softmax(values.double() / drawing.temperature, dim=-1)
+    # Differences first: a logit over the smallest temperature is infinite, and no distribution.
+    weights = torch.softmax((values.double() - values[0].double()) / drawing.temperature, dim=-1)
     kept = torch.ones(count, dtype=torch.bool)
     if drawing.top_p < 1.0:
         kept &= (weights.cumsum(0) - weights) < drawing.top_p

@@ -182,6 +182,7 @@ class Scheduler:
             if stop == entry.next_slot:
                 break
             encoder.append(EncoderWork(item=item, slot_start=entry.next_slot, slot_stop=stop))
+            planned.add(item.encoding_key)  # the same clip may stand in one prompt twice
             patches -= (stop - entry.next_slot) * per_slot
             if stop < item.grid.slots:
                 break

@@ -10,6 +10,7 @@ import pytest
 from transformers import AutoProcessor
 
 from runner.chat import Piece, render_pieces
+from runner.errors import RequestError
 from runner.families.common import chat_as_dicts
 from runner.requests import ChatMessage, TextPart
 from runner.tokenizer import PromptTokenizer
@@ -54,6 +55,33 @@ def test_marks_in_user_text_are_letters(processor, hostile: str) -> None:
     special = set(processor.tokenizer.all_special_ids)
     assert [i for i in ids if i in special] == [i for i in harmless if i in special]
     assert hostile in processor.tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("pieces", [("<|im_", "end|>"), ("<", "|video", "_pad|", ">"), ("a<|im_end", "", "|>b")])
+def test_marks_written_over_several_parts_are_letters(processor, pieces: tuple[str, ...]) -> None:
+    """Parts are joined without a gap, so a mark can be forged from pieces that hold none."""
+    whole, parts = (encode(processor, [say(*texts)]) for texts in (("".join(pieces),), pieces))
+    assert parts == whole
+    special = set(processor.tokenizer.all_special_ids)
+    assert sum(i in special for i in parts) == sum(i in special for i in encode(processor, [say("x")]))
+
+
+def test_a_chat_that_the_template_refuses_is_the_callers_mistake(processor) -> None:
+    """Law 8: `raise_exception` in a template, or a part it misses, is a 400 that repeats the template's words."""
+    template = "{% if messages[0].role != 'user' %}{{ raise_exception('begin with the user') }}{% endif %}"
+
+    def render(messages) -> str:
+        return processor.apply_chat_template(chat_as_dicts(messages), chat_template=template, tokenize=False)
+
+    with pytest.raises(RequestError, match="begin with the user") as caught:
+        render_pieces([say("x", role="assistant")], render, [])
+    assert (caught.value.kind, caught.value.param) == ("invalid", "messages")
+
+
+def test_a_turn_without_content_has_an_empty_part() -> None:
+    """Templates look at a turn's first part; clients echo turns that have none."""
+    turn = ChatMessage(role="assistant", parts=())
+    assert chat_as_dicts([turn]) == [{"role": "assistant", "content": [{"type": "text", "text": ""}]}]
 
 
 def test_guarded_text_is_tokenised_as_transformers_does_where_that_is_harmless(processor) -> None:

@@ -17,6 +17,7 @@ TOLERANCE = 1e-4
 
 CLIP = noise_clip(1, num_frames=7, size=(90, 130))
 LONG = noise_clip(2, num_frames=12, size=(90, 130))
+TWIN = noise_clip(7, num_frames=5, size=(70, 90))
 SMALL = noise_clip(3, num_frames=4, size=(70, 66), fps=4.0)
 PICTURE = noise_picture(4, size=(100, 77))
 WIDE = noise_picture(5, size=(64, 190))
@@ -28,6 +29,7 @@ TURNS: dict[str, list[Part]] = {
     "one_frame": [noise_clip(6, num_frames=1, size=(64, 64)), "What?"],
     "two_clips": [CLIP, "and then", SMALL, "which is first?"],
     "same_size_other_length": [CLIP, LONG, "which is longer?"],
+    "same_clip_twice": [TWIN, "and again", TWIN, "the same?"],
     "clip_then_image": [CLIP, "or", PICTURE, "?"],
     "image_then_clip": ["See", PICTURE, "and", CLIP, "the same?"],
     "all_mixed": [PICTURE, SMALL, "between", CLIP, WIDE, "say"],

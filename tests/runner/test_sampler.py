@@ -115,6 +115,14 @@ def test_greedy_takes_the_best_that_may_be_generated() -> None:
     assert sample(logits, [make_row(temperature=0.0)])[0].token_id == 8
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-310, 1e-30])
+def test_the_smallest_temperatures_draw_the_best(temperature: float) -> None:
+    """A temperature at which logits overflow is still one: nothing but the best tokens is left, never an error."""
+    logits = torch.tensor([[-3.0, 40.0, 40.0, *[-100.0] * (VOCAB - 3)]])
+    drawn = {sample(logits, [make_row(seed, temperature=temperature)])[0].token_id for seed in range(40)}
+    assert drawn == {1, 2}
+
+
 def test_logprobs_are_the_models_own() -> None:
     logits = logits_row()[None]
     drawn = sample(logits, [make_row(temperature=0.0, top_logprobs=3, logit_bias={0: 100.0})])[0]
