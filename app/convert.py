@@ -6,6 +6,7 @@ Knows nothing of HTTP or pydantic's rules (app/schemas.py has checked those) and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from app.answer import TextOptions
@@ -57,12 +58,12 @@ def check_media_count(request: ChatRequest, max_media_items: int) -> None:
 
 def convert_chat(request: ChatRequest, policy: MediaPolicy, ready: Ready) -> tuple[ChatMessage, ...]:
     """Messages with their media decoded; slow for large payloads, so call it in a thread."""
-    video = merge_video_options(request)
+    knobs = MediaKnobs(video=merge_video_options(request), image=read_image_options(request))
     return tuple(
         ChatMessage(
             role=message.role,
             parts=tuple(
-                _convert_part(part, policy, ready, video, where=f"messages[{turn}].content[{place}]")
+                _convert_part(part, policy, ready, knobs, where=f"messages[{turn}].content[{place}]")
                 for place, part in enumerate(message.content or [])
             ),
         )
@@ -76,25 +77,33 @@ def convert_ask(request: AskRequest, source: MediaSource) -> tuple[ChatMessage, 
     return (ChatMessage(role="user", parts=(clip, TextPart(text=request.prompt))),)
 
 
-def _convert_part(part: Content, policy: MediaPolicy, ready: Ready, video: VideoOptions, *, where: str) -> ContentPart:
+@dataclass(frozen=True, kw_only=True)
+class MediaKnobs:
+    """What the request says about all its clips, and about all its images."""
+
+    video: VideoOptions
+    image: VideoOptions
+
+
+def _convert_part(part: Content, policy: MediaPolicy, ready: Ready, knobs: MediaKnobs, *, where: str) -> ContentPart:
     match part:
         case TextContent():
             return TextPart(text=part.text)
         case ImageContent():
             source = read_url(part.image_url.url, policy, param=f"{where}.image_url.url", ready=ready)
-            return MediaPart(kind="image", source=source)
+            return MediaPart(kind="image", source=source, video=knobs.image)
         case VideoContent():
             own = {"fps": part.video_url.fps, "max_frames": part.video_url.max_frames}
             param = f"{where}.video_url.url"
             source = read_url(part.video_url.url, policy, param=param, ready=ready, fps=part.video_url.fps)
-            return MediaPart(kind="video", source=source, video=_override(video, own))
+            return MediaPart(kind="video", source=source, video=_override(knobs.video, own))
         case InputVideoContent():
             source = read_base64(part.input_video.data, policy, param=f"{where}.input_video.data")
-            return MediaPart(kind="video", source=source, video=video)
+            return MediaPart(kind="video", source=source, video=knobs.video)
         case FileContent():
             source = _read_file(part.file, policy, ready, where=f"{where}.file")
             kind = guess_kind(_read_head(source))
-            return MediaPart(kind=kind, source=source, video=video if kind == "video" else VideoOptions())
+            return MediaPart(kind=kind, source=source, video=knobs.video if kind == "video" else knobs.image)
 
 
 def _read_file(file: FileBody, policy: MediaPolicy, ready: Ready, *, where: str) -> MediaSource:
@@ -144,6 +153,12 @@ def merge_video_options(request: ChatRequest) -> VideoOptions:
                 raise RequestError("invalid", message, param=f"{name}.{key}")
             origin.setdefault(key, name)
     return _override(VideoOptions(), merged)
+
+
+def read_image_options(request: ChatRequest) -> VideoOptions:
+    """`mm_processor_kwargs` are for whatever the processor is given; of its bounds, an image knows those on pixels."""
+    knobs = request.mm_processor_kwargs
+    return VideoOptions() if knobs is None else VideoOptions(min_pixels=knobs.min_pixels, max_pixels=knobs.max_pixels)
 
 
 def read_video_knobs(knobs: VideoKnobs | None) -> VideoOptions:

@@ -133,6 +133,15 @@ def test_processor_bounds() -> None:
     assert merge_video_options(body) == VideoOptions(num_frames=4, min_pixels=16, max_pixels=64)
 
 
+def test_processor_bounds_on_pixels_are_for_images_too() -> None:
+    """Nothing is silently ignored: what vLLM's clients set for the processor, an image is resized by."""
+    picture = {"type": "image_url", "image_url": {"url": data_url(b"a", "image/png")}}
+    body = parse(messages=user([picture]), mm_processor_kwargs={"fps": 2, "max_pixels": 64}, video={"max_frames": 3})
+    (part,) = convert_chat(body, POLICY, {})[0].parts
+    assert isinstance(part, MediaPart)
+    assert part.video == VideoOptions(max_pixels=64)
+
+
 def test_every_sampling_field_arrives() -> None:
     fields: dict[str, Any] = {
         "temperature": 0.5,
