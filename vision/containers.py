@@ -73,7 +73,7 @@ def sniff_container(head: bytes, kind: MediaKind) -> Container:
     Raises UndecodableError for an empty file and UnsupportedMediaError for what is not taken as `kind`.
     """
     if not head:
-        raise UndecodableError("the file is empty")
+        raise UndecodableError("the file is empty; send it again")
     for pattern, container in _SIGNATURES:
         if pattern.match(head):
             if kind in container.kinds:
