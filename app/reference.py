@@ -6,6 +6,7 @@ It needs no script and nobody else's server: it works where there is no network.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
@@ -17,6 +18,7 @@ Fate = Literal["honoured", "ignored", "refused"]
 Json = Mapping[str, Any]
 
 MANY = 2**31 - 1  # a bound that only says that the number fits its type is not worth reading
+_CODE = re.compile(r"`([^`]+)`")
 _STYLE = """
   :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
   body { font: 16px/1.5 system-ui, sans-serif; max-width: 58rem; margin: 2rem auto; padding: 0 1rem; }
@@ -69,9 +71,10 @@ def render_reference(document: Json) -> str:
 
 
 def _render_route(method: str, path: str, operation: Json) -> str:
+    text = _CODE.sub(r"<code>\1</code>", escape(operation.get("description", "")))
     parts = [
         f"<h2><code>{method.upper()} {escape(path)}</code></h2>",
-        f"<p>{escape(operation.get('description', ''))}</p>",
+        f"<p>{text}</p>",
     ]
     query = [entry for entry in operation.get("parameters", ()) if entry["in"] == "query"]
     notes = [FieldNote(name=entry["name"], kind=spell_type(entry["schema"]), fate="honoured") for entry in query]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import threading
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
 from openai import OpenAI
 from starlette.testclient import TestClient
 
@@ -30,6 +32,8 @@ class RunningServer:
     port: int
     engine: FakeEngine
     media_dir: Path
+    app: FastAPI
+    stop: Callable[[], None]
 
     def openai(self, **options: Any) -> OpenAI:
         return OpenAI(base_url=self.url + "/v1", api_key="key", max_retries=0, **options)
@@ -40,7 +44,8 @@ class RunningServer:
 
 def list_uploads(folder: Path) -> list[str]:
     """What uploads have left under a media folder, or under one above it."""
-    return [path.name for path in folder.rglob("run-*/*") if path.name != ".lock"]
+    runs = (entry for entry in os.walk(folder) if Path(entry[0]).name.startswith("run-"))
+    return [name for _, folders, names in runs for name in (*folders, *names) if name != ".lock"]
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
@@ -73,31 +78,38 @@ def make_client(tmp_path: Path) -> Iterator[MakeClient]:
 
 @pytest.fixture
 def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """start_server(engine, **settings) -> a real server on a loopback port."""
+    """start_server(engine, network, **settings) -> a real server on a loopback port."""
     with contextlib.ExitStack() as stack:
 
-        def start(engine: FakeEngine | None = None, **given: Any) -> RunningServer:
-            return stack.enter_context(_run_server(engine or FakeEngine(), tmp_path / "media", given))
+        def start(engine: FakeEngine | None = None, network: Network | None = None, **given: Any) -> RunningServer:
+            return stack.enter_context(_run_server(engine or FakeEngine(), network, tmp_path / "media", given))
 
         yield start
 
 
 @contextlib.contextmanager
-def _run_server(engine: FakeEngine, media_dir: Path, given: dict[str, Any]) -> Iterator[RunningServer]:
+def _run_server(
+    engine: FakeEngine, network: Network | None, media_dir: Path, given: dict[str, Any]
+) -> Iterator[RunningServer]:
     async def factory() -> Any:
         return engine
 
     settings = load_settings(None, **{"model": "fake", "media_dir": media_dir, "shutdown_grace_s": 0.0, **given})
-    server = make_uvicorn_server(create_app(settings, factory), settings)
+    app = create_app(settings, factory, network)
+    server = make_uvicorn_server(app, settings)
+
+    def stop() -> None:
+        server.should_exit = True
+
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
             assert wait_until(lambda: server.started)
             port = listener.getsockname()[1]
-            yield RunningServer(f"http://127.0.0.1:{port}", port, engine, media_dir)
+            yield RunningServer(f"http://127.0.0.1:{port}", port, engine, media_dir, app, stop)
         finally:
-            server.should_exit = True
+            stop()
             thread.join(10)
             assert not thread.is_alive()
 

@@ -78,7 +78,7 @@ USAGE = PromptUsage(
 
 class FakeStream:
     def __init__(self, engine: FakeEngine, request: Generate) -> None:
-        self.accepted = Accepted(request_id=request.request_id, usage=USAGE, max_tokens=100)
+        self.accepted = Accepted(request_id=request.request_id, usage=engine.usage, max_tokens=100)
         self._engine = engine
         self._request = request
 
@@ -108,7 +108,9 @@ class FakeEngine:
         dies_at: int | None = None,
         tokens_per_step: int = 1,
         finish: str = "stop",
+        usage: PromptUsage = USAGE,
     ) -> None:
+        self.usage = usage
         self.info = INFO
         self.is_alive = True
         self.requests: list[Generate | Render] = []
