@@ -81,7 +81,7 @@ def describe_error(error: Exception) -> ApiError:
         case RequestError():
             status, kind = TABLE[error.kind]
             message = INTERNAL_MESSAGE if error.kind == "internal" else error.message
-            headers = {"Retry-After": str(RETRY_AFTER_S)} if status == 429 else {}
+            headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
             return ApiError(status, message, kind, error.param, error.code or error.kind, headers)
         case EngineDeadError():
             return ApiError(503, DEAD_MESSAGE, "server_error", None, "engine_dead")

@@ -115,7 +115,7 @@ class Settings(BaseSettings):
     # media
     limit_media_items: int = Field(16, ge=1, description="images and videos in one request")
     allowed_media_domains: Names = Field(
-        [], description="host that http(s) media may come from; .example.com is all below it; repeat for more"
+        [], description="host[:port] that http(s) media may come from; .example.com is all below it; repeat for more"
     )
     media_redirects: int = Field(0, ge=0, le=10, description="redirects followed, each checked as the first URL was")
     media_fetch_timeout_s: float = Field(60.0, gt=0, description="seconds that fetching one URL may take in all")

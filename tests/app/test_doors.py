@@ -355,6 +355,6 @@ def test_routes_that_turn_away_while_stopping(make_client: MakeClient) -> None:
         client.post(ASK, files={"file": ("c", b"x")}, data={"prompt": "?"}),
         client.get("/ready"),
     ):
-        assert response.status_code == 503
+        assert (response.status_code, response.headers["retry-after"]) == (503, "1")
         assert "shutting down" in response.json()["error"]["message"]
     assert client.get("/health").status_code == 200
