@@ -39,9 +39,9 @@ own fields there are <code>evs</code> and <code>video</code>. The same page for 
 too</b>, so nothing is silently ignored.</p>
 <p>Where a URL is asked for it may be <code>data:video/mp4;base64,…</code> (in any legal spelling),
 <code>data:video/jpeg;base64,…,…</code> (a list of frames), <code>file-id://file-…</code> (a file stored by
-<code>POST /v1/files</code>), <code>https://…</code> or <code>http://…</code> from a host that the server was told to
-trust by <code>--allowed-media-domains</code> (<code>example.com</code> is that host, <code>.example.com</code> every one
-below it, other ports are named as <code>example.com:8443</code>), or <code>file:///…</code> under
+<code>POST /v1/files</code>), <code>https://…</code> or <code>http://…</code> from a host that the server is told to
+take media from by <code>--allowed-media-domains</code> (<code>example.com</code> is that host, <code>.example.com</code>
+those below it, other ports are named as <code>example.com:8443</code>), or <code>file:///…</code> under
 <code>--allowed-local-media-path</code>.</p>
 <p>Errors are <code>{"error": {"message", "type", "param", "code"}}</code>: 400 malformed, 401 key, 404 no such model or
 file, 408 stalled body, 413 over a stated limit, 415 not a supported container or codec, 422 undecodable, 429 queue full
