@@ -40,7 +40,7 @@ too</b>, so nothing is silently ignored.</p>
 <p>Where a URL is asked for it may be <code>data:video/mp4;base64,…</code> (in any legal spelling),
 <code>data:video/jpeg;base64,…,…</code> (a list of frames), <code>file-id://file-…</code> (a file stored by
 <code>POST /v1/files</code>), <code>https://…</code> or <code>http://…</code> from a host that the server is told to
-take media from by <code>--allowed-media-domains</code> (<code>example.com</code> is that host, <code>.example.com</code>
+trust by <code>--allowed-media-domains</code> (<code>example.com</code> is that host, <code>.example.com</code>
 those below it, other ports are named as <code>example.com:8443</code>), or <code>file:///…</code> under
 <code>--allowed-local-media-path</code>.</p>
 <p>Errors are <code>{"error": {"message", "type", "param", "code"}}</code>: 400 malformed, 401 key, 404 no such model or
