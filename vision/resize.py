@@ -43,6 +43,7 @@ class VideoSmartResize:
     temporal_factor: frames in a slot; the frame count is rounded to it. A single frame counts as a full slot.
     min_pixels, max_pixels: bounds on frames x height x width.
     cap_pixels_per_frame: "on" also bounds each frame to `max_video_tokens` cells or to its even share of the budget.
+    min_frame_pixels: also a lower bound, on each frame's height x width, where the budget allows it.
     """
 
     factor: int = 32
@@ -51,6 +52,7 @@ class VideoSmartResize:
     max_pixels: int = 768 * 32 * 32
     cap_pixels_per_frame: Literal["on", "off"] = "off"
     max_video_tokens: int = 768
+    min_frame_pixels: int = 0
 
     def __post_init__(self) -> None:
         _check_budget(self.factor, self.min_pixels, self.max_pixels)
@@ -64,7 +66,7 @@ class VideoSmartResize:
         counted = round(frames / self.temporal_factor) * self.temporal_factor
         return _fit_budget(
             height, width, factor=self.factor, frames=frames, counted_frames=counted,
-            min_pixels=self.min_pixels, max_pixels=self._budget(frames),
+            min_pixels=max(self.min_pixels, self.min_frame_pixels * frames), max_pixels=self._budget(frames),
         )  # fmt: skip
 
     def _budget(self, frames: int) -> int:

@@ -93,6 +93,18 @@ def sampling_policy(
     )
 
 
+def picture_bounds(options: VideoOptions, *, low: int, high: int) -> tuple[int, int]:
+    """Bounds on one picture's pixels. The checkpoint's own upper bound is a ceiling: beyond it a few bytes could ask
+    for gigabytes. What a request bounds from above is not raised again by the checkpoint's lower bound."""
+    ceiling = high if options.max_pixels is None else min(options.max_pixels, high)
+    floor = min(low, ceiling) if options.min_pixels is None else options.min_pixels
+    if floor > ceiling:
+        raise InvalidMediaOptionError(
+            f"min_pixels ({floor}) must not be above max_pixels ({ceiling}, at most {high})", param="min_pixels"
+        )
+    return floor, ceiling
+
+
 def slot_patches(
     item: MediaItem, slot_start: int, slot_stop: int, *, processor: Any, taps: CellTaps | None = None
 ) -> PatchBatch:

@@ -30,13 +30,8 @@ def decoder_shape(model: Any, *, num_planes: int) -> DecoderShape:
 
 def image_request(processor: Any, options: VideoOptions, *, factor: int) -> DecodeRequest:
     """factor: pixels of one cell's side."""
-    size = processor.size
-    resize = ImageSmartResize(
-        factor=factor,
-        min_pixels=options.min_pixels or size["shortest_edge"],
-        max_pixels=options.max_pixels or size["longest_edge"],
-    )
-    return DecodeRequest(kind="image", resize=resize)
+    low, high = common.picture_bounds(options, low=processor.size["shortest_edge"], high=processor.size["longest_edge"])
+    return DecodeRequest(kind="image", resize=ImageSmartResize(factor=factor, min_pixels=low, max_pixels=high))
 
 
 def mrope_positions(

@@ -14,7 +14,7 @@ import torch
 from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
-from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy, slot_patches
+from runner.families.common import chat_as_dicts, generation_defaults, picture_bounds, sampling_policy, slot_patches
 from runner.families.decoder import Decoder
 from runner.families.qwen import PADS, decoder_shape, image_request, mrope_positions, pad_ids
 from runner.items import MediaItem
@@ -66,20 +66,21 @@ class Qwen25VL:
         """A frame's own bounds, and its share of what the clip may cost. What the request bounds is not raised again
         by the checkpoint's lower bound."""
         video, cell = self._processor.video_processor, self._factor**2
-        min_pixels, max_pixels = video.size["shortest_edge"], options.max_pixels or video.size["longest_edge"]
+        min_pixels, max_pixels = picture_bounds(
+            options, low=video.size["shortest_edge"], high=video.size["longest_edge"]
+        )
         # transformers leaves the cap unset in released checkpoints, but they were trained with it.
         total = None if video.cap_pixels_per_frame is False else int(video.max_video_tokens * cell * CLIP_SHARE)
-        if options.max_pixels is not None:
+        if options.max_pixels is not None and options.min_pixels is None:
             min_pixels = min(min_pixels, max(1, int(max_pixels / 1.05)))
         if options.max_tokens is not None:
-            min_pixels, total = (
-                min(min_pixels, cell),
-                min(total or options.max_tokens * cell, options.max_tokens * cell),
-            )
+            total = min(total or options.max_tokens * cell, options.max_tokens * cell)
+            if options.min_pixels is None:
+                min_pixels = min(min_pixels, cell)
         return FrameSmartResize(
             factor=self._factor,
             temporal_factor=self._vision.temporal_patch_size,
-            min_pixels=options.min_pixels or min_pixels,
+            min_pixels=min_pixels,
             max_pixels=max_pixels,
             total_pixels=total,
         )

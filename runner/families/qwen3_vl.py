@@ -12,7 +12,7 @@ import torch
 from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
-from runner.families.common import chat_as_dicts, generation_defaults, sampling_policy, slot_patches
+from runner.families.common import chat_as_dicts, generation_defaults, picture_bounds, sampling_policy, slot_patches
 from runner.families.decoder import Decoder
 from runner.families.qwen import (
     END,
@@ -60,22 +60,34 @@ class Qwen3VL:
     def decode_request(self, kind: Kind, options: VideoOptions, siblings: int) -> DecodeRequest:  # noqa: ARG002
         if kind == "image":
             return image_request(self._processor.image_processor, options, factor=self._patch * self._merge)
-        cell = (self._patch * self._merge) ** 2
         video = self._processor.video_processor
+        sampling = sampling_policy(options, video, frames_per_slot=self._temporal)
+        return DecodeRequest(kind="video", sampling=sampling, resize=self._resize(options))
+
+    def _resize(self, options: VideoOptions) -> VideoSmartResize:
+        """The checkpoint bounds the whole clip and, as these models were trained, each frame; the request's bounds on
+        pixels are on each frame, as they are for the other families."""
+        video, cell = self._processor.video_processor, (self._patch * self._merge) ** 2
         min_pixels, total = video.size["shortest_edge"], video.size["longest_edge"]
+        # transformers leaves the cap unset in released checkpoints.
+        is_capped = video.cap_pixels_per_frame is not False
+        high = min(video.max_video_tokens * cell, total) if is_capped else total
+        low, high = picture_bounds(options, low=0, high=high)
+        if options.min_pixels is not None:
+            min_pixels = min(min_pixels, low)
+        if options.max_pixels is not None:
+            min_pixels = min(min_pixels, max(1, int(high / 1.05)))
         if options.max_tokens is not None:  # a small clip is not enlarged, a large one shares what it is given
             min_pixels, total = min(min_pixels, cell), min(total, options.max_tokens * cell * self._temporal)
-        resize = VideoSmartResize(
+        return VideoSmartResize(
             factor=self._patch * self._merge,
             temporal_factor=self._temporal,
-            min_pixels=options.min_pixels or min_pixels,
+            min_pixels=min_pixels,
+            min_frame_pixels=low,
             max_pixels=total,
-            # transformers leaves this unset in released checkpoints, but they were trained with the cap.
-            cap_pixels_per_frame="off" if video.cap_pixels_per_frame is False else "on",
-            max_video_tokens=video.max_video_tokens if options.max_pixels is None else options.max_pixels // cell,
+            cap_pixels_per_frame="on" if is_capped or options.max_pixels is not None else "off",
+            max_video_tokens=high // cell,
         )
-        sampling = sampling_policy(options, video, frames_per_slot=self._temporal)
-        return DecodeRequest(kind="video", sampling=sampling, resize=resize)
 
     def patch_grid(self, frames: VideoFrames) -> PatchGrid:
         return PatchGrid.from_frames(
