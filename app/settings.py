@@ -134,6 +134,7 @@ class Settings(BaseSettings):
     max_frames: int = Field(768, ge=1, description="frames sampled from a video")
     max_duration_s: float = Field(4 * 3600.0, gt=0, description="longest video")
     decode_timeout_s: float = Field(30.0, gt=0, description="seconds one decode may take")
+    decode_backend: Literal["pyav", "decord", "torchcodec"] = Field("pyav", description="what decodes videos")
     decode_workers: int = Field(2, ge=1, description="decodes that run at once")
 
     @model_validator(mode="after")
@@ -197,6 +198,7 @@ class Settings(BaseSettings):
                 max_frame_list=self.max_frames,
                 decode_timeout_s=self.decode_timeout_s,
                 workers=self.decode_workers,
+                backend=self.decode_backend,
             ),
             seed=self.seed,
         )

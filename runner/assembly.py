@@ -14,6 +14,7 @@ from runner.capacity import Capacity, free_memory_bytes, plan_capacity
 from runner.config import EngineConfig
 from runner.encoder_store import EncoderStore
 from runner.engine import Engine
+from runner.errors import EngineStartError
 from runner.ingest import Ingest
 from runner.loader import LoadedModel, OnProgress, load_model
 from runner.media_cache import MediaCache
@@ -43,7 +44,7 @@ def assemble(config: EngineConfig, on_progress: OnProgress) -> Assembled:
     started = time.monotonic()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    pool = DecodePool(_decode_limits(config), workers=config.decode.workers)
+    pool = _decode_pool(config)
     loaded = load_model(config, on_progress)
     return build_engine(config, loaded, pool, started=started)
 
@@ -81,6 +82,13 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
 
 def _backend(layout: KVLayout) -> AttentionBackend:
     return SdpaBackend(layout)
+
+
+def _decode_pool(config: EngineConfig) -> DecodePool:
+    try:
+        return DecodePool(_decode_limits(config), workers=config.decode.workers, backend=config.decode.backend)
+    except ValueError as error:
+        raise EngineStartError(f"--decode-backend: {error}") from error
 
 
 def _decode_limits(config: EngineConfig) -> DecodeLimits:

@@ -21,6 +21,7 @@ class DecodeLimits(msgspec.Struct, frozen=True, kw_only=True):
     decode_timeout_s: float = 30.0
     max_child_memory_bytes: int = 4 << 30
     workers: int = 2
+    backend: Literal["pyav", "decord", "torchcodec"] = "pyav"
 
 
 class EvsServing(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ words for what goes wrong there; knows no prompt.
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,6 +84,7 @@ class Ingest:
         self._family = family
         self._pool = pool
         self.cache = cache
+        self.decodes: Counter[tuple[str, str]] = Counter()  # (backend, why not the one that was set, or "")
         self._store = store
 
     def choose(self, part: MediaPart, siblings: int, policy: EvsPolicy, cancel: threading.Event) -> Chosen:
@@ -112,6 +114,8 @@ class Ingest:
 
     def _decode(self, source: MediaSource, wanted: DecodeRequest, cancel: threading.Event) -> Decoded:
         frames = self._pool.decode(_decode_source(source), wanted, cancel)
+        if frames.kind == "video":
+            self.decodes[frames.backend, frames.backend_reason] += 1
         return Decoded.of(frames, self._family.patch_grid(frames))
 
     def _select(self, key: str, decoded: Decoded, policy: EvsPolicy) -> Selection | PendingSelection:

@@ -25,6 +25,9 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     for cache, events in (("encoder", assembled.store.events), ("media", assembled.admission.ingest.cache.events)):
         for event in ("hits", "misses", "evictions"):
             counters[f"evs:{cache}_cache_{event}_total"] = events[event]
+    for (backend, reason), count in list(assembled.admission.ingest.decodes.items()):
+        quoted = reason.replace('"', "'")
+        counters[f'evs:decodes_total{{backend="{backend}",reason="{quoted}"}}'] = count
     for (what, method), count in list(submissions.cells.items()):
         counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
     for (mode, reason), count in list(engine.runner.routes.items()):

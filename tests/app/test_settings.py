@@ -114,6 +114,7 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
         "max-duration-s": ("max_duration_s", 40.0),
         "decode-timeout-s": ("decode_timeout_s", 50.0),
         "decode-workers": ("workers", 1),
+        "decode-backend": ("backend", "decord"),
     }
     args = [word for flag, (_, value) in (flags | limits).items() for word in (f"--{flag}", str(value))]
     config = load_settings(["model-id", *args]).to_engine_config()
