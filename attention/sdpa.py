@@ -5,6 +5,7 @@ The reference of every other backend. Contexts that lie in consecutive pages are
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,7 +44,7 @@ class SdpaBackend:
         self.capabilities = CAPABILITIES
         rows = layout.num_pages * layout.page_size
         shape = (layout.num_layers, 2, rows, layout.num_kv_heads, layout.head_dim)
-        self.memory = torch.zeros(shape, dtype=layout.dtype, device=layout.device)
+        self.memory = _zeros(shape, layout)
 
     def plan(self, metadata: AttentionMetadata) -> SdpaStep:
         slots = torch.from_numpy(slot_mapping(metadata, self.layout.page_size)).to(self.layout.device)
@@ -74,6 +75,14 @@ class SdpaBackend:
             return slice(first, first + num_keys)
         rows = (pages[:, None] * size + np.arange(size)).reshape(-1)[:num_keys]
         return torch.from_numpy(rows).to(self.layout.device)
+
+
+def _zeros(shape: tuple[int, ...], layout: KVLayout) -> torch.Tensor:
+    """On a CPU, memory that the system gives, zeroed, as pages are first written: torch's own zeros are all written."""
+    if layout.device.type != "cpu":
+        return torch.zeros(shape, dtype=layout.dtype, device=layout.device)
+    untouched = np.zeros(math.prod(shape) * layout.dtype.itemsize, dtype=np.uint8)
+    return torch.from_numpy(untouched).view(layout.dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

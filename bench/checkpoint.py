@@ -1,8 +1,8 @@
 """Make what the benchmarks run on: a checkpoint of random weights, and clips.
 
-    python bench/checkpoint.py FOLDER
+    python -m bench.checkpoint FOLDER
 
-writes FOLDER/model, a Qwen2.5-VL of half a billion parameters in hub layout, and FOLDER/moving_0.mp4 ... and
+writes FOLDER/model, a Qwen2.5-VL of half a billion parameters in hub layout, and FOLDER/moving.mp4 and
 FOLDER/static.mp4, clips of 16 frames of 448 x 252 at 2 a second. A question about one makes a prompt of 1182 tokens,
 1152 of them video. Random weights are good for speed only. Owns the shapes; knows nothing of engines or clocks.
 """
@@ -10,9 +10,12 @@ FOLDER/static.mp4, clips of 16 frames of 448 x 252 at 2 a second. A question abo
 from __future__ import annotations
 
 import argparse
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import av
 import numpy as np
@@ -20,7 +23,6 @@ import numpy as np
 VOCABULARY = 151_936
 FRAMES, FPS, SIZE = 16, 2, (252, 448)
 QUESTION = "Describe."
-CLIPS = 4
 MARKS = (
     "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>",
     "<|video_pad|>",
@@ -97,8 +99,8 @@ def _tokenizer(size: int) -> Any:
     )  # fmt: skip
 
 
-def make_frames(kind: Literal["moving", "static"], seed: int) -> np.ndarray:
-    """(16, 252, 448, 3) uint8. moving: the camera pans over a textured wall. static: it stands still, and a square of
+def make_frames(kind: str, seed: int) -> np.ndarray:
+    """(16, 252, 448, 3) uint8. "moving": the camera pans over a textured wall. "static": it stands still, and a square of
     an eighth of the picture walks through."""
     generator = np.random.default_rng(seed)
     height, width = SIZE
@@ -124,14 +126,23 @@ def write_clip(path: Path, frames: np.ndarray) -> None:
         container.mux(stream.encode())
 
 
+@contextmanager
+def fresh_clips(seeds: Sequence[int]) -> Iterator[list[Path]]:
+    """Moving clips that exist while the block runs."""
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"moving_{seed}.mp4" for seed in seeds]
+        for seed, path in zip(seeds, paths, strict=True):
+            write_clip(path, make_frames("moving", seed))
+        yield paths
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    for seed in range(CLIPS):
-        write_clip(folder / f"moving_{seed}.mp4", make_frames("moving", seed))
-    write_clip(folder / "static.mp4", make_frames("static", 0))
+    for kind in ("moving", "static"):
+        write_clip(folder / f"{kind}.mp4", make_frames(kind, 0))
     if not (folder / "model" / "config.json").is_file():
         write_checkpoint(folder / "model")
     print(folder)

@@ -73,6 +73,8 @@ def pack_linears(model: nn.Module) -> int:
         return 0
     for parent, name in found:
         setattr(parent, name, PackedLinear(getattr(parent, name)))
+    for parameter in model.parameters():  # what is left must not keep the checkpoint's file mapped
+        parameter.data = parameter.data.clone()
     return len(found)
 
 

@@ -11,25 +11,23 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import VisualRows
-from runner.packed_linear import project_add, project_mul, project_silu
-
-# From this many rows on, a norm costs memory traffic and not calls.
-MANY_ROWS = 32
+from runner.families.fused import RmsNorm, gate, is_silu
+from runner.packed_linear import project_add
 
 
 class Decoder:
     """text_model: transformers' Qwen2.5-VL, Qwen2-VL, Qwen3-VL, Qwen2 or Llama decoder, without its head."""
 
     def __init__(self, text_model: Any) -> None:
-        if text_model.config.hidden_act != "silu":
-            raise EngineStartError(f"a decoder with activation {text_model.config.hidden_act!r} is not served")
+        if not is_silu(text_model.layers[0].mlp.act_fn):
+            raise EngineStartError("only decoders whose activation is silu are served")
         self._model = text_model
+        self._norm = RmsNorm(text_model.norm)
         for layer in text_model.layers:
             _fuse_projections(layer.self_attn)
 
@@ -45,7 +43,7 @@ class Decoder:
             hidden = layer.forward(hidden, phases, planned)
             if number < len(planes) and visual is not None:
                 hidden.index_add_(0, visual.rows, planes[number].to(hidden.dtype))
-        return rms_norm(hidden, self._model.norm)
+        return self._norm.forward(hidden)
 
     @cached_property
     def _layers(self) -> list[_Layer]:
@@ -64,51 +62,34 @@ class _Layer:
     """One layer's submodules, at hand."""
 
     def __init__(self, layer: Any) -> None:
-        attn, mlp = layer.self_attn, layer.mlp
+        attn = layer.self_attn
         self.index: int = attn.layer_idx
         self.head_dim: int = attn.head_dim
         self.scale: float = attn.scaling
-        self.enter, self.middle = layer.input_layernorm, layer.post_attention_layernorm
+        self.enter, self.middle = RmsNorm(layer.input_layernorm), RmsNorm(layer.post_attention_layernorm)
         self.qkv, self.out, self.heads = attn.qkv_proj, attn.o_proj, attn.head_counts
-        self.q_norm, self.k_norm = getattr(attn, "q_norm", None), getattr(attn, "k_norm", None)
-        self.gate, self.up, self.down = mlp.gate_proj, mlp.up_proj, mlp.down_proj
+        self.norms = (RmsNorm(attn.q_norm), RmsNorm(attn.k_norm)) if hasattr(attn, "q_norm") else None
+        self.gate, self.up, self.down = layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
 
     def forward(
         self, hidden: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor], planned: PlannedAttention
     ) -> torch.Tensor:
         num_heads, num_kv_heads = self.heads
-        qkv = self.qkv(rms_norm(hidden, self.enter)).view(len(hidden), -1, self.head_dim)  # (S, H + 2 KH, K)
+        qkv = self.qkv(self.enter.forward(hidden)).view(len(hidden), -1, self.head_dim)  # (S, H + 2 KH, K)
         turning, v = torch.split(qkv, [num_heads + num_kv_heads, num_kv_heads], dim=1)
-        if self.q_norm is not None:
+        if self.norms is not None:
             q, k = torch.split(turning, [num_heads, num_kv_heads], dim=1)
-            turning = torch.cat((rms_norm(q, self.q_norm), rms_norm(k, self.k_norm)), dim=1)
+            turning = torch.cat((self.norms[0].forward(q), self.norms[1].forward(k)), dim=1)
         q, k = torch.split(rotate(turning, phases), [num_heads, num_kv_heads], dim=1)
         attended = planned.run(self.index, q, k, v, self.scale).flatten(1)
         hidden = project_add(self.out, attended, hidden)
-        inner = rms_norm(hidden, self.middle)
-        return project_add(self.down, project_mul(self.up, inner, project_silu(self.gate, inner)), hidden)
+        return project_add(self.down, gate(self.gate, self.up, self.middle.forward(hidden)), hidden)
 
 
 def rotate(x: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
     """Turn pairs (i, i + K / 2) of x (S, heads, K); phases: cos, and sin with its first half negated, (S, 1, K)."""
     cos, signed_sin = phases
     return x.roll(x.shape[-1] // 2, -1).mul_(signed_sin).addcmul_(x, cos)
-
-
-def rms_norm(x: torch.Tensor, norm: Any) -> torch.Tensor:
-    """norm: transformers' module over the last axis.
-
-    Many rows on a CPU are normalised as the channels of a batch norm of no mean and known variance: torch has that in
-    one pass over memory and float32, and an RMS norm in five.
-    """
-    weight, eps = norm.weight, norm.variance_epsilon
-    size = x.shape[-1]
-    if x.device.type != "cpu" or x.ndim > 2 or len(x) < MANY_ROWS:
-        return F.rms_norm(x, (size,), weight, eps)
-    variance = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).square_().div_(size)
-    mean = torch.zeros_like(variance)
-    normed: torch.Tensor = torch.native_batch_norm(x[None], None, None, mean, variance, False, 0.0, eps)[0][0]
-    return normed.mul_(weight)
 
 
 def _fuse_projections(attn: Any) -> None:

@@ -16,6 +16,7 @@ from attention.protocol import PlannedAttention
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, generation_defaults, picture_bounds, sampling_policy, slot_patches
 from runner.families.decoder import Decoder
+from runner.families.fused import fuse_blocks
 from runner.families.qwen import PADS, decoder_shape, image_request, mrope_positions, pad_ids
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
@@ -43,6 +44,7 @@ class Qwen25VL:
         self._text = model.model.language_model
         self._decoder = Decoder(self._text)
         self._tower = model.model.visual
+        fuse_blocks(self._tower)
         self._processor = processor
         self._pad_ids = pad_ids(model.config)
         vision = model.config.vision_config

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 
 from vision.towers.pooling import CellTaps, join_taps
 
@@ -71,3 +73,9 @@ def concatenate(batches: Sequence[PatchBatch]) -> PatchBatch:
         cu_seqlens=np.concatenate([np.zeros(1, np.int64), *ends]),
         taps=join_taps(taps) if taps else None,
     )
+
+
+def embed_patches(conv: Any, pixel_values: torch.Tensor) -> torch.Tensor:
+    """(R, D_in) -> (R, D): a convolution whose stride is its kernel, as the product that it is."""
+    weight = conv.weight.flatten(1)
+    return F.linear(pixel_values.to(weight), weight, conv.bias)

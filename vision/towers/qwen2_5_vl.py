@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vision.towers.packed import EncodedCells, PatchBatch
+from vision.towers.packed import EncodedCells, PatchBatch, embed_patches
 from vision.towers.rotary import Attend, Phases, PlanAttention, attend_rotated, rotary_phases
 
 
@@ -29,10 +29,9 @@ def encode_packed(tower: Any, batch: PatchBatch, plan: PlanAttention) -> Encoded
     tower: transformers' Qwen2.5-VL or Qwen2-VL vision model. plan(cu_seqlens) gives the attention that keeps those
     segments apart. Rows are reordered where a layer attends otherwise than the one before, a few times in all.
     """
-    device = tower.patch_embed.proj.weight.device
-    by_slot, by_window = _arrange(tower, batch, plan, device)
-    windowed = windowed_levels(tower)
-    hidden, now = tower.patch_embed(batch.pixel_values.to(device)), by_slot  # (R, D_vision)
+    hidden = embed_patches(tower.patch_embed.proj, batch.pixel_values)  # (R, D_vision)
+    by_slot, by_window = _arrange(tower, batch, plan, hidden)
+    windowed, now = windowed_levels(tower), by_slot
     for level, block in enumerate(tower.blocks):
         wanted = by_window if level in windowed else by_slot
         if wanted is not now:
@@ -69,16 +68,16 @@ def window_order(batch: PatchBatch, side: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _arrange(
-    tower: Any, batch: PatchBatch, plan: PlanAttention, device: torch.device
+    tower: Any, batch: PatchBatch, plan: PlanAttention, like: torch.Tensor
 ) -> tuple[_Arrangement, _Arrangement]:
     """Rows slot by slot, as they came, and rows window by window; one and the same where the tower has no windows."""
-    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, device)
+    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, like)
     if not windowed_levels(tower):
         whole = _Arrangement(enter=torch.arange(len(batch.rows)), phases=phases, attend=plan(batch.cu_seqlens))
         return whole, whole
     cells = tower.window_size // tower.spatial_merge_size // tower.patch_size
     order, cu_windows = window_order(batch, cells * tower.spatial_merge_size)
-    into_windows, into_slots = (torch.from_numpy(x).to(device) for x in (order, np.argsort(order)))
+    into_windows, into_slots = (torch.from_numpy(x).to(like.device) for x in (order, np.argsort(order)))
     turned = phases[0][into_windows], phases[1][into_windows]
     return (
         _Arrangement(enter=into_slots, phases=phases, attend=plan(batch.cu_seqlens)),

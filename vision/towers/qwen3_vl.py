@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from vision.towers.packed import EncodedCells, PatchBatch
+from vision.towers.packed import EncodedCells, PatchBatch, embed_patches
 from vision.towers.rotary import Attend, attend_rotated, rotary_phases
 
 
@@ -18,10 +18,9 @@ def encode_packed(tower: Any, batch: PatchBatch, attend: Attend) -> EncodedCells
 
     tower: transformers' Qwen3VLVisionModel. attend(q, k, v, scale) over (R, H, K) rows keeps segments apart.
     """
-    device = tower.pos_embed.weight.device
-    hidden = tower.patch_embed(batch.pixel_values.to(device))  # (R, D_vision)
+    hidden = embed_patches(tower.patch_embed.proj, batch.pixel_values)  # (R, D_vision)
     hidden = hidden + _position_embedding(tower, batch).to(hidden.dtype)
-    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, device)
+    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, hidden)
     planes = []
     for level, block in enumerate(tower.blocks):
         hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), phases, attend)

@@ -17,23 +17,24 @@ Phases = tuple[torch.Tensor, torch.Tensor]
 def attend_rotated(attn: Any, hidden: torch.Tensor, phases: Phases, attend: Attend) -> torch.Tensor:
     """(R, D) -> (R, D) through the tower's own `qkv` and `proj`. attend(q, k, v, scale) over (R, H, K) rows keeps
     segments apart."""
-    q, k, v = attn.qkv(hidden).view(len(hidden), 3, attn.num_heads, -1).unbind(1)  # each (R, H, K)
-    out = attend(rotate(q, phases), rotate(k, phases), v, attn.scaling)
+    qkv = attn.qkv(hidden).view(len(hidden), 3, attn.num_heads, -1)  # (R, 3, H, K)
+    q, k = rotate(qkv[:, :2], phases).unbind(1)
+    out = attend(q, k, qkv[:, 2], attn.scaling)
     projected: torch.Tensor = attn.proj(out.flatten(1))
     return projected
 
 
 def rotate(x: torch.Tensor, phases: Phases) -> torch.Tensor:
-    """Rotary embedding in float32. x: (R, H, K); phases: cos and sin, (R, 1, K / 2), of the angle that turns pair
-    (i, i + K / 2)."""
-    cos, sin = phases
-    first, second = x.float().chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+    """Rotary embedding: turns pairs (i, i + K / 2) of x, (R, 2, H, K)."""
+    cos, signed_sin = phases
+    return x.roll(x.shape[-1] // 2, -1).mul_(signed_sin).addcmul_(x, cos)
 
 
-def rotary_phases(inv_freq: torch.Tensor, rows: np.ndarray, cols: np.ndarray, device: torch.device) -> Phases:
-    """cos and sin, (R, 1, K / 2): the first half of the angles turns with the row, the second with the column."""
-    places = torch.from_numpy(np.stack((rows, cols), axis=1)).to(device)
-    turned = places[:, :, None].float() * inv_freq.to(device=device, dtype=torch.float32)  # (R, 2, K / 4)
-    angles = turned.flatten(1)[:, None]
-    return angles.cos(), angles.sin()
+def rotary_phases(inv_freq: torch.Tensor, rows: np.ndarray, cols: np.ndarray, like: torch.Tensor) -> Phases:
+    """cos, and sin with its first half negated, (R, 1, 1, K), on the device and in the dtype of `like`: a quarter of
+    the angles turns with the row, the next with the column, and both come again in the second half."""
+    places = torch.from_numpy(np.stack((rows, cols), axis=1)).to(like.device)
+    turned = places[:, :, None].float() * inv_freq.to(device=like.device, dtype=torch.float32)  # (R, 2, K / 4)
+    angles = turned.flatten(1)[:, None, None]
+    cos, sin = angles.cos(), angles.sin()
+    return torch.cat((cos, cos), dim=-1).to(like.dtype), torch.cat((-sin, sin), dim=-1).to(like.dtype)

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
-from vision.towers.packed import PatchBatch
+from vision.towers.packed import PatchBatch, embed_patches
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 
@@ -68,11 +67,8 @@ def _table_side(tower: Any) -> int:
 
 
 def _embed(embeddings: Any, pixel_values: torch.Tensor, table_rows: torch.Tensor) -> torch.Tensor:
-    """The convolution whose stride is its kernel, as the product that it is, plus the position table."""
-    conv = embeddings.patch_embedding
-    pixels = pixel_values.to(conv.weight)
-    patches = F.linear(pixels, conv.weight.flatten(1), conv.bias)
-    positions: torch.Tensor = embeddings.position_embedding(table_rows.to(conv.weight.device))
+    patches = embed_patches(embeddings.patch_embedding, pixel_values)
+    positions: torch.Tensor = embeddings.position_embedding(table_rows.to(patches.device))
     return patches + positions
 
 

@@ -14,8 +14,10 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from runner import packed_linear
 from runner.errors import EngineStartError
-from runner.families.decoder import MANY_ROWS, Decoder, rms_norm, rotate
+from runner.families.decoder import Decoder, rotate
+from runner.families.fused import MANY_ROWS, GatedMlp, fuse_blocks, rms_norm
 from runner.packed_linear import PackedLinear, probe_packing
+from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl, make_qwen2_vl
 from tests.harness import local_engine
 from tests.oracle import answer, as_message, noise_clip, worst_error
 
@@ -25,11 +27,11 @@ from tests.oracle import answer, as_message, noise_clip, worst_error
 def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = (torch.randn(shape) * torch.logspace(-2, 2, shape[0]).view(-1, *[1] * (len(shape) - 1))).to(dtype)
-    norm: Any = SimpleNamespace(weight=torch.rand(shape[-1]).to(dtype), variance_epsilon=1e-6)
-    exact = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6) * norm.weight.double()
+    weight = torch.rand(shape[-1]).to(dtype)
+    exact = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-6) * weight.double()
     rounding = 1e-6 if dtype == torch.float32 else 2**-7
     before = x.clone()
-    torch.testing.assert_close(rms_norm(x, norm).double(), exact, rtol=rounding, atol=rounding * 1e-2)
+    torch.testing.assert_close(rms_norm(x, weight, 1e-6).double(), exact, rtol=rounding, atol=rounding * 1e-2)
     assert torch.equal(x, before)
 
 
@@ -59,8 +61,21 @@ def test_projections_become_one_and_are_held_once() -> None:
 
 
 def test_an_unknown_activation_is_refused() -> None:
-    with pytest.raises(EngineStartError, match="relu2"):
-        Decoder(SimpleNamespace(config=SimpleNamespace(hidden_act="relu2")))
+    layer = SimpleNamespace(mlp=SimpleNamespace(act_fn=nn.GELU()))
+    with pytest.raises(EngineStartError, match="silu"):
+        Decoder(SimpleNamespace(layers=[layer]))
+
+
+@torch.inference_mode()
+def test_a_towers_blocks_give_the_same() -> None:
+    """Norms and gated MLPs are swapped and compute what transformers' do; blocks of other kinds are left alone."""
+    for make, swapped in ((make_qwen2_5_vl, True), (make_qwen2_vl, False)):
+        tower = make()[0].model.visual
+        block, x = tower.blocks[0], torch.randn(70, 48)
+        expected = block.norm1(x), block.mlp(x)
+        fuse_blocks(tower)
+        assert isinstance(block.mlp, GatedMlp) is swapped
+        torch.testing.assert_close((block.norm1(x), block.mlp(x)), expected)
 
 
 @pytest.mark.skipif(not probe_packing(), reason="torch has no packed products on this CPU")
