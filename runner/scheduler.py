@@ -199,7 +199,10 @@ class Scheduler:
             next_slot = stops.get(item.encoding_key, entry.next_slot if entry is not None else 0)
             if next_slot == item.grid.slots:
                 continue
-            missing = (sequence.prompt.item == index) & (sequence.prompt.rank >= item.kept_before(next_slot))
+            encoded = item.kept_before(next_slot)
+            if encoded == item.selection.kept:
+                continue  # the slots that are left keep nothing
+            missing = (sequence.prompt.item == index) & (sequence.prompt.rank >= encoded)
             return min(reach, int(np.flatnonzero(missing)[0]))
         return reach
 

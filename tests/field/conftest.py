@@ -11,10 +11,10 @@ from tests.field.talk import Talk
 from tests.server import running_server
 
 FLAGS = ("--dtype", "float32", "--threads", "1", "--served-model-name", "tiny", "--evs", "none")
-# Chunks of a few tokens, pages for two or three prompts, room for one clip's encodings and a half.
+# Chunks of a few tokens, pages for a few short prompts or a long one, room for one clip's encodings and a half.
 TIGHT = (
     *("--max-num-seqs", "6", "--max-num-batched-tokens", "17", "--max-encoder-patches", "40"),
-    *("--kv-memory", "300KiB", "--encoder-cache", "48KiB", "--media-cache", "1MiB"),
+    *("--kv-memory", "420KiB", "--encoder-cache", "48KiB", "--media-cache", "1MiB"),
 )
 
 

@@ -6,6 +6,7 @@ import base64
 import io
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,12 @@ def data_url(kind: str, data: bytes) -> str:
     return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
+@lru_cache(maxsize=64)
+def file_of(clip: Clip) -> bytes:
+    """The same bytes for the same clip: a container has ids drawn by chance."""
+    return lossless_file(clip)
+
+
 def as_part(part: AnyPart) -> dict[str, Any]:
     if isinstance(part, dict):
         return part
@@ -49,7 +56,7 @@ def as_part(part: AnyPart) -> dict[str, Any]:
         return {"type": "text", "text": part}
     if isinstance(part, np.ndarray):
         return {"type": "image_url", "image_url": {"url": data_url("image/png", png_file(part))}}
-    clip = raw(lossless_file(part)) if isinstance(part, Clip) else part
+    clip = raw(file_of(part)) if isinstance(part, Clip) else part
     return {"type": "video_url", "video_url": {"url": data_url("video/mp4", clip.data), **clip.knobs}}
 
 

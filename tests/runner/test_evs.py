@@ -212,6 +212,17 @@ def test_what_cannot_be_honoured_is_refused_by_name(
     assert caught.value.param == param
 
 
+def test_the_last_slots_may_keep_nothing(qwen: tuple[LocalEngine, Path]) -> None:
+    """Encoded slot by slot: once all kept cells are, the prompt is read on, whatever slots are left."""
+    local, folder = qwen
+    chat = [as_message([noise_clip(8, num_frames=16, size=(64, 64)), "?"])]
+    for seed in range(4):
+        evs = EvsOptions(method="random", rate=0.8, seed=seed)
+        reference = local.answer(chat, sampling=local.everything(2), evs=evs)
+        slow = rebuilt(local, folder, max_encoder_patches=1)
+        assert_same(slow.answer(chat, sampling=slow.everything(2), evs=evs), reference)
+
+
 def test_a_prompt_that_only_fits_pruned_is_taken(qwen: tuple[LocalEngine, Path]) -> None:
     """E-USAGE-1: the context is checked against the pruned count, for `evs` before anything is encoded."""
     local, folder = qwen
