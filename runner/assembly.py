@@ -22,6 +22,7 @@ from runner.messages import EngineInfo
 from runner.model_runner import ModelRunner
 from runner.pages import PagePool
 from runner.scheduler import Scheduler
+from runner.speed import count_cores
 from vision.cage import DecodePool
 from vision.limits import DecodeLimits
 
@@ -42,8 +43,7 @@ class Assembled:
 def assemble(config: EngineConfig, on_progress: OnProgress) -> Assembled:
     """Load the model and put an engine round it. Raises EngineStartError with what to do when it cannot be served."""
     started = time.monotonic()
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
+    torch.set_num_threads(config.threads or count_cores())
     pool = _decode_pool(config)
     loaded = load_model(config, on_progress)
     return build_engine(config, loaded, pool, started=started)

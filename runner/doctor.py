@@ -1,4 +1,5 @@
-"""What this machine has that an engine would use. Owns the looking; changes nothing and loads no model."""
+"""What this machine has that an engine would use, and how fast it is. Owns the looking; changes nothing and loads no
+model."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ import torch
 from attention.sdpa import CAPABILITIES
 from runner.capacity import free_memory_bytes
 from runner.families.registry import ADAPTERS
+from runner.speed import count_cores, measure_speed
 
 PACKAGES = ("torch", "torchvision", "transformers", "av", "decord2", "torchcodec", "flashinfer-python")
 
@@ -23,7 +25,8 @@ def describe() -> dict[str, Any]:
         if device == "cuda"
         else f"cpu ({torch.backends.cpu.get_cpu_capability()})",
         "free memory": f"{free_memory_bytes(torch.device(device)) / 2**30:.1f} GiB",
-        "compute threads": torch.get_num_threads(),
+        "compute threads": count_cores(),
+        **measure_speed(),
         **{name: _version(name) for name in PACKAGES},
         "FFmpeg": ", ".join(f"{name} {'.'.join(map(str, v))}" for name, v in av.library_versions.items()),
         "video decoders": ", ".join(name for name in _DECODERS if name in av.codecs_available),

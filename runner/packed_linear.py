@@ -21,7 +21,7 @@ PACKED_FOR_ROWS = 1024
 # The probe: rows of a product and how often it runs, for decode, small batches and prefill; about as long each.
 PROBES = ((1, 16), (16, 8), (512, 1))
 PROBE_SIZE = (4864, 896)
-PROBE_ROUNDS = 5
+PROBE_ROUNDS = 8
 
 
 class PackedLinear(nn.Module):
@@ -88,13 +88,18 @@ def packing_pays() -> bool:
 @torch.inference_mode()
 def probe_packing() -> dict[int, float]:
     """The time of packed products over that of plain ones, for each number of rows in PROBES; empty where the
-    operators are missing. The two take turns, and the best of each counts: others may be using the machine."""
+    operators are missing. The two take turns on one thread, and the least CPU time of each counts: others may be using
+    the machine."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
     plain = nn.Linear(PROBE_SIZE[1], PROBE_SIZE[0], bias=False, dtype=torch.bfloat16)
     try:
         packed = PackedLinear(plain)
         return {rows: _time_ratio(packed, plain, rows=rows, times=times) for rows, times in PROBES}
     except (AttributeError, NotImplementedError, RuntimeError):
         return {}
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _time_ratio(packed: nn.Module, plain: nn.Module, *, rows: int, times: int) -> float:
@@ -102,8 +107,8 @@ def _time_ratio(packed: nn.Module, plain: nn.Module, *, rows: int, times: int) -
     best = {packed: float("inf"), plain: float("inf")}
     for _ in range(PROBE_ROUNDS):
         for linear in best:
-            started = time.perf_counter()
+            started = time.thread_time()
             for _ in range(times):
                 linear(x)
-            best[linear] = min(best[linear], time.perf_counter() - started)
+            best[linear] = min(best[linear], time.thread_time() - started)
     return best[packed] / best[plain]

@@ -151,7 +151,7 @@ def local_engine(folder: Path, **settings: Any) -> Iterator[LocalEngine]:
 
 
 def make_config(folder: Path, **settings: Any) -> EngineConfig:
-    values: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 8 << 20, **settings}
+    values: dict[str, Any] = {"dtype": "float32", "kv_memory_bytes": 8 << 20, "threads": 1, **settings}
     return EngineConfig(model=str(folder), served_name="tiny", **values)
 
 
