@@ -8,6 +8,8 @@ MODEL ?= demo
 CLIP ?= sample_videos/mover.mp4
 QUESTION ?= Describe the video.
 URL ?= http://127.0.0.1:8000
+# Where the benchmarks' checkpoint is written: a gigabyte.
+LOAD ?= bench/load
 
 BIN := .venv/bin
 STAMP := .venv/.installed
@@ -44,7 +46,8 @@ serve: install
 	$(BIN)/evs serve $(MODEL)
 
 bench: install
-	$(BIN)/python bench/first_token.py $(URL)
+	$(BIN)/python -m bench.checkpoint $(LOAD)
+	$(BIN)/python -m bench.serve $(LOAD)
 
 soak: install
 	$(BIN)/pytest -m soak

@@ -100,8 +100,8 @@ def _tokenizer(size: int) -> Any:
 
 
 def make_frames(kind: str, seed: int) -> np.ndarray:
-    """(16, 252, 448, 3) uint8. "moving": the camera pans over a textured wall. "static": it stands still, and a square of
-    an eighth of the picture walks through."""
+    """(16, 252, 448, 3) uint8. "moving": the camera pans over a textured wall. "static": it stands still, and a square
+    of a fourteenth of the picture walks through."""
     generator = np.random.default_rng(seed)
     height, width = SIZE
     coarse = generator.integers(0, 256, (height // 12 + 1, 2 * width // 16 + 1, 3), dtype=np.uint8)
@@ -109,7 +109,7 @@ def make_frames(kind: str, seed: int) -> np.ndarray:
     step = 8 if kind == "moving" else 0
     frames = np.stack([wall[:, step * number : step * number + width] for number in range(FRAMES)])
     if kind == "static":
-        side = int((height * width / 8) ** 0.5)
+        side = int((height * width / 14) ** 0.5)
         for number, frame in enumerate(frames):
             left = number * (width - side) // (FRAMES - 1)
             frame[60 : 60 + side, left : left + side] = 255 - wall[:side, :side]

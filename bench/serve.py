@@ -1,0 +1,154 @@
+"""Time a server from outside, by its own start or by its address.
+
+    python -m bench.serve FOLDER [--evs METHOD] [--repeats N] [--max-tokens N]   starts `evs serve FOLDER/model`
+    python -m bench.serve FOLDER --url http://127.0.0.1:8000                     measures one that runs
+
+FOLDER is what bench/checkpoint.py made. Prints a table for people and one JSON line for scripts. Every request brings a
+clip that was never seen before, so that no cache answers. Owns what is measured; knows no engine from inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import httpx
+from rich.progress import Progress
+
+from bench.checkpoint import QUESTION, fresh_clips
+from bench.client import Timing, joint_step_s, make_body, time_together
+from bench.machine import Watch, describe_machine, wait_until_quiet
+
+TOGETHER = 4
+READY = re.compile(r"serving .*url=(\S+)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What an engine does on the load: seconds, tokens a second, bytes; medians over the repeats. `others`: cores that
+    everybody else used meanwhile."""
+
+    engine: str
+    prompt_tokens: int
+    first_token_s: float
+    per_token_s: float
+    together_tokens_per_s: float
+    together_per_token_s: float | None
+    start_s: float | None = None
+    peak_memory_bytes: int | None = None
+    others: float = 0.0
+
+
+@contextmanager
+def start_server(command: Sequence[str], ready: re.Pattern[str], *, timeout_s: float) -> Iterator[tuple[str, float]]:
+    """Run a server until the block ends; gives its address and the seconds until its log matched `ready`."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            while not (match := ready.search(_text(log))):
+                if process.poll() is not None or time.monotonic() - started > timeout_s:
+                    raise RuntimeError(f"{command[0]} did not start:\n{_text(log)[-4000:]}")
+                time.sleep(0.05)
+            yield match[1].rstrip("/"), time.monotonic() - started
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _text(log: Any) -> str:
+    log.seek(0)
+    text: str = log.read()
+    return text
+
+
+async def measure(
+    url: str, *, engine: str, repeats: int, max_tokens: int, progress: Progress, first_seed: int = 0
+) -> Figures:
+    """One warming request, then `repeats` alone and `repeats` times TOGETHER at once."""
+    seeds = itertools.count(first_seed)
+    task = progress.add_task(engine, total=1 + 2 * repeats)
+    async with httpx.AsyncClient(base_url=url, timeout=1800) as client:
+        model = (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
+
+        async def ask(count: int, tokens: int) -> list[Timing]:
+            with fresh_clips(list(itertools.islice(seeds, count))) as clips:
+                bodies = [make_body(model, clip=clip, question=QUESTION, max_tokens=tokens) for clip in clips]
+            timings = await time_together(client, bodies)
+            progress.advance(task)
+            return timings
+
+        await ask(1, 4)
+        alone = [(await ask(1, max_tokens))[0] for _ in range(repeats)]
+        together = [await ask(TOGETHER, max_tokens) for _ in range(repeats)]
+    rates = [sum(t.completion_tokens for t in group) / _span_s(group) for group in together]
+    steps = [step for group in together if (step := joint_step_s(group)) is not None]
+    return Figures(
+        engine=engine,
+        prompt_tokens=alone[0].prompt_tokens,
+        first_token_s=median(t.first_token_s for t in alone),
+        per_token_s=median(t.per_token_s for t in alone),
+        together_tokens_per_s=median(rates),
+        together_per_token_s=median(steps) if steps else None,
+    )
+
+
+def _span_s(group: Sequence[Timing]) -> float:
+    return max(t.pieces_s[-1] for t in group) - min(t.asked_s for t in group)
+
+
+def evs_command(folder: Path, evs: str) -> list[str]:
+    evs_binary = str(Path(sys.executable).with_name("evs"))
+    return [evs_binary, "serve", str(folder / "model"), "--port", "0", "--evs", evs, "--dtype", "bfloat16"]
+
+
+def measure_server(
+    command: Sequence[str], ready: re.Pattern[str], *, engine: str, repeats: int, max_tokens: int, progress: Progress
+) -> Figures:
+    """Start, measure and end a server."""
+    with Watch() as watch, start_server(command, ready, timeout_s=900) as (url, start_s):
+        figures = asyncio.run(measure(url, engine=engine, repeats=repeats, max_tokens=max_tokens, progress=progress))
+    values = {"start_s": start_s, "peak_memory_bytes": watch.peak_memory_bytes, "others": watch.others}
+    return Figures(**{**asdict(figures), **values})
+
+
+def show(figures: Figures) -> None:
+    for name, value in asdict(figures).items():
+        print(f"{name:24} {value:.4f}" if isinstance(value, float) else f"{name:24} {value}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--url")
+    parser.add_argument("--evs", default="none")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--max-tokens", type=int, default=64)
+    parser.add_argument("--wait-s", type=float, default=600.0)
+    options = parser.parse_args()
+    wait_until_quiet(options.wait_s)
+    wanted = {"engine": f"evs ({options.evs})", "repeats": options.repeats, "max_tokens": options.max_tokens}
+    with Progress(transient=True) as progress:
+        if options.url:
+            figures = asyncio.run(measure(options.url, **wanted, progress=progress, first_seed=int(time.time())))
+        else:
+            figures = measure_server(evs_command(options.folder, options.evs), READY, **wanted, progress=progress)
+    show(figures)
+    print(json.dumps({**asdict(figures), "machine": describe_machine()}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,126 @@
+"""The benchmarks measure what they say: what the client times, what the ratios mean, who else used the machine; and the
+load is 1182 tokens, of which 1152 are video."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from bench.checkpoint import FRAMES, QUESTION, SIZE, TEXT, VISION, fresh_clips, make_frames, write_checkpoint
+from bench.client import Timing, joint_step_s, make_body, time_together
+from bench.compare import ratios
+from bench.machine import Watch, describe_machine, read_processes, resident_bytes, tree_of
+from bench.serve import Figures, start_server
+from runner.requests import ChatMessage, InlineBytes, MediaPart, TextPart
+from tests.harness import local_engine
+
+TINY_TEXT = {**TEXT, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
+TINY_TEXT |= {"rope_parameters": {**TEXT["rope_parameters"], "mrope_section": [2, 3, 3]}, "vocab_size": 600}
+TINY_VISION = {**VISION, "depth": 3, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": 64}
+
+
+def stream_three_tokens(request: httpx.Request) -> httpx.Response:
+    """Streams a role, three tokens of text, and the usage."""
+    assert json.loads(request.content)["stream_options"] == {"include_usage": True}
+    deltas = [{"role": "assistant", "content": ""}, {"content": "a"}, {"content": "b"}, {"content": "c"}]
+    events: list[dict[str, object]] = [{"choices": [{"delta": delta}]} for delta in deltas]
+    events.append({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}})
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+    return httpx.Response(200, text=text)
+
+
+async def test_the_client_times_text_and_counts_usage() -> None:
+    """The first token is the first text, not the role."""
+    with fresh_clips([1, 2]) as clips:
+        bodies = [make_body("m", clip=clip, question="?", max_tokens=3) for clip in clips]
+    assert bodies[0] != bodies[1]
+    async with httpx.AsyncClient(transport=httpx.MockTransport(stream_three_tokens), base_url="http://test") as client:
+        timings = await time_together(client, bodies)
+    for timing in timings:
+        assert (timing.prompt_tokens, timing.completion_tokens, len(timing.pieces_s)) == (7, 3, 3)
+        assert timing.first_token_s > 0
+
+
+async def test_a_refusal_is_not_timed() -> None:
+    transport = httpx.MockTransport(lambda _: httpx.Response(429, text="try again later"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        with pytest.raises(RuntimeError, match="429: try again later"):
+            await time_together(client, [{}])
+
+
+def timing(*pieces_s: float) -> Timing:
+    return Timing(asked_s=0.0, pieces_s=pieces_s, prompt_tokens=1, completion_tokens=len(pieces_s))
+
+
+def test_time_per_token_leaves_the_first_out() -> None:
+    """Five tokens are four gaps."""
+    assert timing(1.0, 1.5, 2.0, 2.5, 3.0).per_token_s == 0.5
+
+
+def test_a_joint_step_is_one_in_which_all_decode() -> None:
+    """The first answer's gap of 6 s is the other's prefill; the second answer's last gap is after the first ended."""
+    assert joint_step_s([timing(1, 7, 8, 9), timing(7, 8, 9, 15)]) == 1
+    assert joint_step_s([timing(1, 2), timing(3, 4)]) is None
+
+
+def test_ratios_are_shares_of_time_and_factors_of_speed() -> None:
+    common = {"prompt_tokens": 1, "together_per_token_s": None}
+    ours = Figures(engine="a", first_token_s=1.0, per_token_s=0.05, together_tokens_per_s=30.0, **common)
+    other = Figures(engine="b", first_token_s=2.0, per_token_s=0.10, together_tokens_per_s=10.0, **common)
+    assert ratios(ours, other) == {"first_token": 0.5, "decode": 2.0, "together": 3.0}
+
+
+def test_what_we_start_is_ours_and_not_others() -> None:
+    """A busy child is in the tree, adds to its memory, and its CPU time is not that of others."""
+    with Watch(every_s=0.05) as watch:
+        child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        try:
+            time.sleep(0.5)
+            assert child.pid in [p.pid for p in tree_of(os.getpid(), read_processes())]
+            assert resident_bytes(child.pid) > 1 << 20
+        finally:
+            child.kill()
+            child.wait()
+    assert watch.peak_memory_bytes > 1 << 20
+    assert 0 <= watch.others <= (os.cpu_count() or 1) + 0.1
+    assert describe_machine()["cores"] == len(os.sched_getaffinity(0))
+
+
+def test_a_server_is_started_and_ended() -> None:
+    script = "import time; print('serving x url=http://h:1/', flush=True); time.sleep(60)"
+    with start_server([sys.executable, "-c", script], re.compile(r"url=(\S+)"), timeout_s=30) as (url, start_s):
+        assert url == "http://h:1" and start_s > 0
+    with (
+        pytest.raises(RuntimeError, match="no such model"),
+        start_server([sys.executable, "-c", "print('no such model')"], re.compile("(x)url"), timeout_s=30),
+    ):
+        pass
+
+
+def test_clips_differ_by_seed_and_move_or_stand() -> None:
+    moving, static = make_frames("moving", 0), make_frames("static", 0)
+    assert moving.shape == static.shape == (FRAMES, *SIZE, 3)
+    assert (make_frames("moving", 1) != moving).any()
+    assert (moving[0] != moving[1]).any(-1).mean() > 0.3
+    assert 0.01 < (static[0] != static[1]).any(-1).mean() < 0.13
+
+
+@pytest.mark.filterwarnings("ignore")  # saving a checkpoint draws a progress bar over threads that are none of ours
+def test_the_load_is_as_stated(tmp_path: Path) -> None:
+    """The same recipe, smaller: the whole vocabulary is tokens that read as text, and the prompt has 1182."""
+    write_checkpoint(tmp_path, text=TINY_TEXT, vision=TINY_VISION)
+    with fresh_clips([0]) as (clip,), local_engine(tmp_path, dtype="bfloat16") as local:
+        media = MediaPart(kind="video", source=InlineBytes(data=clip.read_bytes()))
+        chat = [ChatMessage(role="user", parts=(media, TextPart(text=QUESTION)))]
+        answer = local.answer(chat, sampling=local.everything(2))
+        assert local.vocab_size == 600
+    assert answer.usage.prompt_tokens == 1182
+    assert len(answer.token_ids) == 2
