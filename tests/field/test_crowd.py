@@ -31,7 +31,7 @@ def make_bodies(seed: int, count: int) -> list[dict[str, Any]]:
         parts: list[AnyPart] = ["ask " + "again " * rng.randrange(6)]
         for _ in range(rng.choice((0, 1, 1, 1, 2))):
             parts.insert(rng.randrange(len(parts) + 1), rng.choice((*CLIPS, *PICTURES)))
-        bodies.append(body_of(*parts, evs=rng.choice(METHODS), max_tokens=rng.choice((1, 3, 8, 20, 40))))
+        bodies.append(body_of(*parts, evs=rng.choice(METHODS), max_tokens=rng.choice((1, 3, 8, 60, 120))))
     return bodies
 
 
@@ -160,10 +160,13 @@ def test_senseless_values_are_refused_by_name(talk: Talk, fields: dict[str, Any]
     assert any(name in error["message"] + str(error["param"]) for name in fields)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["", "null", "[]", '"x"', "{", "[" * 5000, '{"messages": ' + "[" * 3000, "{}" * 2, "\x00", '{"a": NaN}', "1e999"],
+NO_REQUESTS = (
+    *("", "null", "[]", '"x"', "{", "{}{}", "\x00", '{"a": NaN}', "1e999"),
+    *("[" * 5000, '{"messages": ' + "[" * 3000),
 )
+
+
+@pytest.mark.parametrize("text", NO_REQUESTS, ids=lambda text: repr(text[:12]))
 def test_bodies_that_are_no_requests_are_refused(talk: Talk, text: str) -> None:
     """Law 8: however deep or short."""
     reply = httpx2.post(talk.server.url + CHAT, content=text, headers={"Content-Type": "application/json"}, timeout=60)
