@@ -51,7 +51,11 @@ def _read(name: str, text: str, model: type[BaseModel]) -> Any:
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except ValueError:
-        raise RequestError("invalid", f"{name!r} is not a number, true, false or JSON", param=name[:64]) from None
+        raise RequestError(
+            "invalid",
+            f"{name!r} is not JSON; write a number, true, false, or an object or a list as JSON",
+            param=name[:64],
+        ) from None
 
 
 def _refuse_constant(constant: str) -> None:

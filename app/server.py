@@ -77,7 +77,7 @@ async def _answer_error(_: Request, error: Exception) -> Response:
 async def _answer_http_error(_: Request, error: Exception) -> Response:
     """Starlette's own refusals (no such route, wrong method) in OpenAI's shape."""
     assert isinstance(error, HTTPException)
-    messages = {404: "there is no such route; see /docs", 405: "this route does not take this method"}
+    messages = {404: "there is no such route; see /docs", 405: "this route does not take this method; see /docs"}
     message = messages.get(error.status_code, "the request is malformed")
     code = {404: "unknown_route", 405: "method_not_allowed"}.get(error.status_code)
     return error_response(ApiError(error.status_code, message, code=code, headers=error.headers or {}))
