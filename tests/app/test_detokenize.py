@@ -77,7 +77,7 @@ def push_all(vocabulary: Vocabulary, ids: list[int]) -> list[str]:
 
 @pytest.mark.parametrize("name", TOKENIZERS)
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_deltas_joined_are_the_librarys_text(name: str, data: st.DataObject) -> None:
     """For any ids: special ones, ones beyond the vocabulary, broken bytes."""
     tokenizer = TOKENIZERS[name]
