@@ -7,9 +7,12 @@ imports what it needs when it runs: `evs ask` has no use for a web framework, wh
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import sys
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
@@ -83,7 +86,7 @@ def ask(  # noqa: PLR0913 - each is a flag
         temperature=temperature,
         look=Look(fps=fps, max_frames=max_frames, method=evs, rate=evs_rate),
     )
-    asyncio.run(ask_once(settings, options))
+    _run_here(ask_once(settings, options))
 
 
 @cli.command()
@@ -101,7 +104,7 @@ def overlay(
 
     settings = _load(None, model=model)
     configure_logging("warning")
-    asyncio.run(draw_once(settings, clip, output, Look(fps=fps, max_frames=max_frames, method=evs, rate=evs_rate)))
+    _run_here(draw_once(settings, clip, output, Look(fps=fps, max_frames=max_frames, method=evs, rate=evs_rate)))
 
 
 @cli.command()
@@ -110,6 +113,13 @@ def doctor() -> None:
     from app.doctor import show_doctor
 
     show_doctor()
+
+
+def _run_here(work: Coroutine[Any, Any, None]) -> None:
+    """Run with the engine in this process. Its threads cannot be stopped from outside, so Ctrl-C ends the process as it
+    stands; decoding children end with it, and nothing else was begun."""
+    signal.signal(signal.SIGINT, lambda _number, _frame: os._exit(EXIT_INTERRUPTED))
+    asyncio.run(work)
 
 
 def main() -> None:

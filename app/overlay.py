@@ -26,6 +26,8 @@ async def draw_once(settings: Settings, clip: Path, output: Path, look: Look) ->
     form = FORMS.get(output.suffix.lower())
     if form is None:
         raise RequestError("invalid", f"--output {output.name}: end it in .png or .webp", param="output")
+    if not output.parent.is_dir():
+        raise RequestError("invalid", f"--output {output}: its folder does not exist; make it first", param="output")
     console = Console(stderr=True)
     settings = settings.model_copy(update={"model": resolve_model(settings.model)})
     part = MediaPart(kind="video", source=StoredFile(path=str(clip.resolve())), video=look.video)

@@ -41,7 +41,10 @@ def main(control_fd: int, niceness: int, preload: list[str]) -> None:
     # Frozen objects stay out of the children's collector, and so stay shared pages.
     gc.collect()
     gc.freeze()
-    control.sendall(READY)
+    try:
+        control.sendall(READY)
+    except BrokenPipeError:
+        return  # the parent gave up while we were importing
     _serve(control)
 
 

@@ -84,3 +84,34 @@ def test_interrupt_while_loading_leaves_quietly(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", [["ask", "README.md", "hi"], ["overlay", "README.md", "-o", "x.png"]])
+def test_a_model_that_is_not_there_is_one_line(command: list[str]) -> None:
+    """Also while the decoding processes are still starting."""
+    done = subprocess.run(
+        [sys.executable, "-c", "import app.cli; app.cli.main()", *command, "--model", "./nosuch"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "neither a folder that exists nor a hub id" in done.stderr
+
+
+def test_interrupt_while_an_engine_runs_here_leaves_quietly() -> None:
+    """Ctrl-C while the model loads in this process: at once, without a word from its threads."""
+    command = [sys.executable, "-c", "import app.cli; app.cli.main()", "ask", "sample_videos/mover.mp4", "hi"]
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    assert process.stderr is not None
+    process.stderr.readline()  # the note about the demo model: the command is under way
+    time.sleep(3.0)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "terminate" not in err
