@@ -31,7 +31,7 @@ def make_bodies(seed: int, count: int) -> list[dict[str, Any]]:
         parts: list[AnyPart] = ["ask " + "again " * rng.randrange(6)]
         for _ in range(rng.choice((0, 1, 1, 1, 2))):
             parts.insert(rng.randrange(len(parts) + 1), rng.choice((*CLIPS, *PICTURES)))
-        bodies.append(body_of(*parts, evs=rng.choice(METHODS), max_tokens=rng.choice((1, 3, 8, 60, 120))))
+        bodies.append(body_of(*parts, evs=rng.choice(METHODS), max_tokens=rng.choice((1, 2, 4, 8, 100))))
     return bodies
 
 
