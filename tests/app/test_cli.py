@@ -16,10 +16,24 @@ from app.version import VERSION
 ROOT = Path(__file__).parents[2]
 
 
+def heed_interrupts() -> None:
+    """What a shell starts in the background ignores SIGINT, and hands that down: to these tests, too."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def start(*args: str, **options) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", "from app.cli import main; main()", *args]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True, **options)
+    return subprocess.Popen(
+        command,
+        cwd=ROOT,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
+        **options,
+    )
 
 
 def run(*args: str) -> tuple[int, str, str]:
@@ -76,7 +90,9 @@ def test_interrupt_while_loading_leaves_quietly(tmp_path: Path) -> None:
     """
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", script, "serve", "demo", "--port", "0"]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True, preexec_fn=heed_interrupts
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == "loading\n"
     time.sleep(0.05)
@@ -105,7 +121,13 @@ def test_interrupt_while_an_engine_runs_here_leaves_quietly() -> None:
     """Ctrl-C while the model loads in this process: at once, without a word from its threads."""
     command = [sys.executable, "-c", "import app.cli; app.cli.main()", "ask", "sample_videos/mover.mp4", "hi"]
     process = subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=heed_interrupts,
     )
     assert process.stderr is not None
     process.stderr.readline()  # the note about the demo model: the command is under way
