@@ -15,15 +15,28 @@ from runner.config import EngineConfig
 from runner.service import serve
 
 PR_SET_PDEATHSIG = 1
+# glibc's mallopt: a step's buffers are taken from memory that the last step freed. By default the large ones go back to
+# the system each time, and 40,000 pages are zeroed and mapped again in each prefill: a tenth of its time.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+KEPT_BYTES, MAPPED_FROM_BYTES = 512 << 20, 256 << 20
 
 
 def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle: it tells us to stop
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        keep_freed_memory()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
     serve(socket.socket(fileno=int(sys.argv[1])), config)
+
+
+def keep_freed_memory() -> None:
+    """Where the C library can be told; elsewhere nothing happens."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+        mallopt(M_MMAP_THRESHOLD, MAPPED_FROM_BYTES)
 
 
 if __name__ == "__main__":
