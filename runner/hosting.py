@@ -19,6 +19,10 @@ import msgspec
 from runner.config import EngineConfig
 
 SOCKET_BUFFER_BYTES = 4 << 20
+# A compute thread that waits for the other looks so often, then sleeps: about a microsecond. By default it looks for
+# milliseconds, on a core that the other may need, and one more busy process makes a step ten times as long; on a quiet
+# machine both are equally fast. What the user's environment says stands.
+COMPUTE_ENVIRONMENT = {"GOMP_SPINCOUNT": "1000"}
 
 
 class EngineHandle(Protocol):
@@ -82,7 +86,7 @@ def start_engine_process(config: EngineConfig) -> tuple[socket.socket, EnginePro
             [sys.executable, "-m", "runner.engine_process", str(theirs.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env={**COMPUTE_ENVIRONMENT, **os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
         )
     assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(config))

@@ -1,11 +1,15 @@
-"""The engine's process takes a step's buffers from what the last step freed, and not anew from the system."""
+"""The engine's process takes a step's buffers from what the last step freed, and its threads wait asleep."""
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 
 import pytest
+
+from runner import hosting
+from runner.config import EngineConfig
 
 SCRIPT = """
 import resource, sys
@@ -40,3 +44,24 @@ def test_freed_memory_is_kept() -> None:
     if faults("leave") < 5000:
         pytest.skip("this C library, or its huge pages, keeps freed memory anyway")
     assert kept < 1000
+
+
+def test_compute_threads_wait_asleep_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine's process gets the setting, and a user's own stands over it."""
+    environments: list[dict[str, str]] = []
+
+    class Started:
+        stdin = io.BytesIO()
+
+        def __init__(self, _command: list[str], *, env: dict[str, str], **_: object) -> None:
+            environments.append(env)
+
+    monkeypatch.setattr(hosting.subprocess, "Popen", Started)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
+    for own in (None, "7"):
+        if own is not None:
+            monkeypatch.setenv("GOMP_SPINCOUNT", own)
+        Started.stdin = io.BytesIO()
+        ours, _ = hosting.start_engine_process(EngineConfig(model="m", served_name="m"))
+        ours.close()
+    assert [env["GOMP_SPINCOUNT"] for env in environments] == ["1000", "7"]
