@@ -102,9 +102,9 @@ def measure_clip(asker: Asker, clip: Path, method: EvsMethod) -> Row:
 
 
 def measure_text(asker: Asker, tokens: int) -> Row:
-    """A text prompt of exactly so many tokens: words of the checkpoint's vocabulary are a token each."""
-    overhead = asker.ask((TextPart(text=" w1"),), "none")[0] - 1
-    text = "".join(f" w{number + 2}" for number in range(tokens - overhead))
+    """A text prompt of exactly so many tokens: each character of ASCII is one of the checkpoint's."""
+    overhead = asker.ask((TextPart(text="a"),), "none")[0] - 1
+    text = "".join(chr(ord("a") + number % 26) for number in range(tokens - overhead))
     found = [asker.ask((TextPart(text=text),), "none") for _ in range(REPEATS)]
     assert found[0][0] == tokens, (found[0][0], tokens)
     return Row(prompt="text", tokens=tokens, prefill_s=min(steps for _, _, steps in found))
