@@ -1,11 +1,13 @@
 """The `sdpa` backend: paged attention in plain torch, on any device. Owns its page memory; knows no models.
 
-The reference of every other backend. Contexts that lie in consecutive pages are read in place; others are gathered.
+The reference of every other backend. Contexts are read in place where they lie in consecutive pages; what lies
+scattered is copied together.
 """
 
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,14 +26,24 @@ CAPABILITIES = Capabilities(
 )
 
 
+# A stretch of context shorter than this is copied together with the other short ones; a longer one is read in place.
+SHORT_RUN_ROWS = 128
+Part = slice | torch.Tensor
+Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (rows, KH, K) each
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Segment:
-    """One sequence's share of a step: its packed rows, and where its context lies in the page memory."""
+    """One sequence's share of a step: its packed rows, and where its context lies in the page memory.
+
+    past: the rows that no query of the step comes before, in parts; a lone query's own row is among them.
+    whole: all rows in order, for a chunk that needs a mask.
+    """
 
     rows: slice
-    context: slice | torch.Tensor
-    num_queries: int
-    mask: torch.Tensor | None  # (num_queries, num_keys); None: causal
+    past: tuple[Part, ...]
+    whole: Part | None
+    mask: torch.Tensor | None  # (num_queries, num_keys), with `whole`
 
 
 class SdpaBackend:
@@ -55,34 +67,54 @@ class SdpaBackend:
     def _segment(self, metadata: AttentionMetadata, index: int, ranges: tuple[Range, ...]) -> _Segment:
         start, stop = int(metadata.cu_seqlens[index]), int(metadata.cu_seqlens[index + 1])
         num_queries, num_keys = stop - start, int(metadata.seq_lens[index])
-        mask = None
-        # A later chunk needs a mask where torch has no kernel that also returns the sums: everywhere but on CPUs.
-        whole_or_split = num_queries == num_keys or self.layout.device.type == "cpu"
-        if num_queries > 1 and (ranges or not whole_or_split):
+        pages, rows = metadata.page_table[index], slice(start, stop)
+        # Torch has a kernel that also returns the sums of exponentials, by which parts are put together, on CPUs only.
+        can_split = self.layout.device.type == "cpu"
+        if num_queries > 1 and (ranges or not (can_split or num_queries == num_keys)):
             mask = prefix_mask(num_keys - num_queries, num_queries, num_keys, ranges).to(self.layout.device)
-        return _Segment(
-            rows=slice(start, stop),
-            context=self._context(metadata.page_table[index], num_keys),
-            num_queries=num_queries,
-            mask=mask,
-        )
+            return _Segment(rows=rows, past=(), whole=self._in_order(pages, num_keys), mask=mask)
+        num_past = num_keys if num_queries == 1 else num_keys - num_queries
+        past: tuple[Part, ...] = ()
+        if num_past:
+            past = self._in_parts(pages, num_past) if can_split else (self._in_order(pages, num_past),)
+        return _Segment(rows=rows, past=past, whole=None, mask=None)
 
-    def _context(self, pages: np.ndarray, num_keys: int) -> slice | torch.Tensor:
+    def _in_order(self, pages: np.ndarray, num_rows: int) -> Part:
         size = self.layout.page_size
-        pages = pages[: -(-num_keys // size)]
-        first = int(pages[0]) * size
-        if (np.diff(pages) == 1).all():
-            return slice(first, first + num_keys)
-        rows = (pages[:, None] * size + np.arange(size)).reshape(-1)[:num_keys]
+        pages = pages[: -(-num_rows // size)]
+        if len(pages) and (np.diff(pages) == 1).all():
+            return slice(int(pages[0]) * size, int(pages[0]) * size + num_rows)
+        return self._listed(pages, num_rows)
+
+    def _in_parts(self, pages: np.ndarray, num_rows: int) -> tuple[Part, ...]:
+        """Long runs of consecutive pages, each in place, and all that lies in short ones together, in any order."""
+        size = self.layout.page_size
+        pages = pages[: -(-num_rows // size)]
+        starts = np.flatnonzero(np.diff(pages, prepend=-2) != 1)
+        parts, short = list[Part](), list[np.ndarray]()
+        for run in np.split(np.arange(len(pages)), starts[1:]):
+            first, count = int(pages[run[0]]) * size, min(len(run) * size, num_rows - int(run[0]) * size)
+            if count >= SHORT_RUN_ROWS or len(starts) == 1:
+                parts.append(slice(first, first + count))
+            else:
+                short.append(np.arange(first, first + count))
+        if short:
+            parts.append(torch.from_numpy(np.concatenate(short)))
+        return tuple(parts)
+
+    def _listed(self, pages: np.ndarray, num_rows: int) -> torch.Tensor:
+        size = self.layout.page_size
+        rows = (pages[:, None] * size + np.arange(size)).reshape(-1)[:num_rows]
         return torch.from_numpy(rows).to(self.layout.device)
 
 
 def _zeros(shape: tuple[int, ...], layout: KVLayout) -> torch.Tensor:
-    """On a CPU, memory that the system gives, zeroed, as pages are first written: torch's own zeros are all written."""
+    """On a CPU, memory that the system gives, zeroed, as small pages are first written: torch's own zeros are all
+    written, and what an allocator hands out may come in huge pages."""
     if layout.device.type != "cpu":
         return torch.zeros(shape, dtype=layout.dtype, device=layout.device)
-    untouched = np.zeros(math.prod(shape) * layout.dtype.itemsize, dtype=np.uint8)
-    return torch.from_numpy(untouched).view(layout.dtype).view(shape)
+    untouched = mmap.mmap(-1, math.prod(shape) * layout.dtype.itemsize)
+    return torch.frombuffer(untouched, dtype=layout.dtype).view(shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -95,74 +127,54 @@ class SdpaStep:
 
     def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         keys, values = self.memory[layer]
-        keys.index_copy_(0, self.slots, k.to(keys.dtype))
-        values.index_copy_(0, self.slots, v.to(values.dtype))
-        parts = [_attend(s, q[s.rows], keys[s.context], values[s.context], scale) for s in self.segments]
+        k, v = k.to(keys.dtype), v.to(values.dtype)
+        keys.index_copy_(0, self.slots, k)
+        values.index_copy_(0, self.slots, v)
+        parts = [_attend(s, q[s.rows], (k[s.rows], v[s.rows]), (keys, values), scale) for s in self.segments]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def _attend(segment: _Segment, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
-    """q: (n, H, K); keys, values: (num_keys, KH, K)."""
-    past = len(keys) - segment.num_queries
-    if segment.num_queries == 1:
-        return _attend_one(q, keys, values, scale)
-    if segment.mask is not None:
-        return _attend_many(q, keys, values, scale, mask=segment.mask)
-    if past == 0:
-        return _attend_many(q, keys, values, scale, causal=True)
-    return _attend_in_two(q, keys, values, scale, past=past)
+def _attend(segment: _Segment, q: torch.Tensor, own: Pair, memory: Pair, scale: float) -> torch.Tensor:
+    """q: (n, H, K); own: its rows' keys and values (n, KH, K); memory: those of all pages."""
+    past = [(memory[0][part], memory[1][part]) for part in segment.past]
+    if len(q) == 1:
+        folded = q.view(1, own[0].shape[1], -1, q.shape[-1])  # (1, KH, G, K): a group's query heads as its queries
+        return _combine([(folded, pair, False) for pair in past], scale).reshape(q.shape)
+    if segment.whole is not None:
+        return _masked(q, memory[0][segment.whole], memory[1][segment.whole], scale, segment.mask)
+    headed = _headed(q)
+    return _combine([*((headed, pair, False) for pair in past), (headed, own, True)], scale)[0].transpose(0, 1)
 
 
-def _attend_one(q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float) -> torch.Tensor:
-    """One query over its whole context, the query heads of a KV group folded into rows. q: (1, H, K)."""
-    folded = q.view(1, keys.shape[1], -1, q.shape[-1])  # (1, KH, G, K)
-    out = F.scaled_dot_product_attention(folded, _headed(keys), _headed(values), scale=scale)
-    return out.reshape(q.shape)
+def _combine(reads: list[tuple[torch.Tensor, Pair, bool]], scale: float) -> torch.Tensor:
+    """Attention of the same queries (1, H, n, K) over all pairs of keys and values (each wholly, or causally), weighed
+    by the sums of their exponentials. No mask is read, and what a mask would hide is not computed."""
+    if len(reads) == 1:
+        q, (keys, values), causal = reads[0]
+        grouped = q.shape[1] != keys.shape[1]
+        return F.scaled_dot_product_attention(
+            q, _headed(keys), _headed(values), is_causal=causal, scale=scale, enable_gqa=grouped
+        )
+    found = [_flash(q, _headed(keys), _headed(values), 0.0, causal, scale=scale) for q, (keys, values), causal in reads]
+    shares = torch.stack([lse for _, lse in found]).softmax(0)[..., None]  # (parts, 1, H, n, 1) float32
+    out: torch.Tensor = found[0][0] * shares[0]
+    for (part, _), share in zip(found[1:], shares[1:], strict=True):
+        out = out.addcmul_(part.float(), share)
+    return out.to(reads[0][0].dtype)
 
 
-def _attend_many(
-    q: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    scale: float,
-    *,
-    mask: torch.Tensor | None = None,
-    causal: bool = False,
+def _masked(
+    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, mask: torch.Tensor | None
 ) -> torch.Tensor:
-    """A chunk of queries over their context."""
     out = F.scaled_dot_product_attention(
-        _headed(q),
-        _headed(keys),
-        _headed(values),
-        attn_mask=mask,
-        is_causal=causal,
-        scale=scale,
-        enable_gqa=q.shape[1] != keys.shape[1],
+        _headed(q), _headed(keys), _headed(values), attn_mask=mask, scale=scale, enable_gqa=q.shape[1] != keys.shape[1]
     )
     return out[0].transpose(0, 1)
-
-
-def _attend_in_two(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, *, past: int
-) -> torch.Tensor:
-    """A later chunk: all of what came before it, then itself causally, weighed by the sums of their exponentials. No
-    mask is read, and what a mask would hide is not computed."""
-    before, before_lse = _flash(q, keys[:past], values[:past], scale, causal=False)
-    own, own_lse = _flash(q, keys[past:], values[past:], scale, causal=True)
-    share = torch.sigmoid(own_lse - before_lse)[..., None]  # (n, H, 1) float32
-    return torch.lerp(before.float(), own.float(), share).to(q.dtype)
-
-
-def _flash(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, *, causal: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(n, H, K), and (n, H) float32: each query's log of the sum of its exponentials."""
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        _headed(q), _headed(keys), _headed(values), 0.0, causal, scale=scale
-    )
-    return out[0].transpose(0, 1), lse[0].transpose(0, 1)
 
 
 def _headed(x: torch.Tensor) -> torch.Tensor:
     """(n, H, K) -> (1, H, n, K)."""
     return x.transpose(0, 1)[None]
+
+
+_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

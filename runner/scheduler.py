@@ -137,7 +137,7 @@ class Scheduler:
     def _grow_pages(self, sequence: Sequence) -> bool:
         """A page for the newest row; takes from the youngest when none is free. False when that was itself."""
         while len(sequence.pages) * self._config.page_size < len(sequence):
-            page = self._pages.take(1)
+            page = self._pages.take(1, after=sequence.pages[-1])
             if page is not None:
                 sequence.pages += page
                 continue

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from attention import sdpa
 from attention.masks import prefix_mask
 from attention.protocol import AttentionMetadata, KVLayout
 from attention.sdpa import SdpaBackend
@@ -54,12 +55,14 @@ def run_step(backend: SdpaBackend, layer: int, chunks: list[tuple[Sequence, int]
     return backend.plan(metadata).run(layer, q, k, v, DIM**-0.5)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_paged_equals_dense_in_chunks_and_batches(seed: int) -> None:
+@pytest.mark.parametrize("seed", range(12))
+def test_paged_equals_dense_in_chunks_and_batches(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages in order, scattered, and in runs of two or three, of which the longer ones are read in place."""
+    monkeypatch.setattr(sdpa, "SHORT_RUN_ROWS", 2 * PAGE if seed % 3 == 2 else 128)
     generator = torch.Generator().manual_seed(seed)
     rng = np.random.default_rng(seed)
     lengths = rng.integers(1, 30, size=4).tolist()
-    pages = rng.permutation(64).tolist() if seed % 2 else list(range(64))
+    pages = [list(range(64)), rng.permutation(64).tolist(), _in_runs(rng)][seed % 3]
     backend = make_backend(64)
     backend.memory.fill_(POISON)  # tails of pages and other sequences' pages: finite, and fatal if read
     sequences = []
@@ -119,6 +122,16 @@ def test_a_batch_of_decodes_is_each_alone() -> None:
     together = run_step(backend, 0, [(s, 1) for s in sequences])
     for s, row in zip(sequences, together, strict=True):
         assert torch.equal(run_step(backend, 0, [(s, 1)])[0], row)
+
+
+def _in_runs(rng: np.random.Generator) -> list[int]:
+    """0 to 63, cut into runs of 1 to 3 that lie in random order."""
+    pages, runs = list(range(64)), []
+    while pages:
+        count = int(rng.integers(1, 4))
+        runs.append(pages[:count])
+        pages = pages[count:]
+    return [page for index in rng.permutation(len(runs)) for page in runs[index]]
 
 
 def _rewound(s: Sequence) -> Sequence:
