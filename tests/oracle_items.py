@@ -17,6 +17,8 @@ from PIL import Image
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.video_utils import VideoMetadata
 
+from tests.oracle_squares import prepare_internvl
+
 Prepare = Callable[[Any, Any, Sequence[Any]], dict[str, Any]]
 
 
@@ -47,7 +49,9 @@ def prepare_smolvlm(model: Any, processor: Any, turn: Sequence[Any]) -> dict[str
             out = processor.video_processor(**clip_arguments(part))
             texts["video"].append(processor.replace_video_token(out, 0))
         rows += model.get_image_features(out["pixel_values"], out["pixel_attention_mask"]).pooler_output
-    return _inputs(processor, turn, texts, {"image": BaseModelOutputWithPooling(pooler_output=rows)} if rows else {})
+    return written_turn(
+        processor, turn, texts, {"image": BaseModelOutputWithPooling(pooler_output=rows)} if rows else {}
+    )
 
 
 def prepare_llava_onevision(model: Any, processor: Any, turn: Sequence[Any]) -> dict[str, Any]:
@@ -70,10 +74,10 @@ def prepare_llava_onevision(model: Any, processor: Any, turn: Sequence[Any]) -> 
         clip_rows.append(model.get_video_features(out["pixel_values_videos"]).pooler_output)
     if clip_rows:
         outputs["video"] = BaseModelOutputWithPooling(pooler_output=torch.cat(clip_rows, dim=1))
-    return _inputs(processor, turn, {"image": image_texts, "video": clip_texts}, outputs)
+    return written_turn(processor, turn, {"image": image_texts, "video": clip_texts}, outputs)
 
 
-def _inputs(
+def written_turn(
     processor: Any, turn: Sequence[Any], texts: dict[str, list[str]], outputs: dict[str, Any]
 ) -> dict[str, Any]:
     """Render the turn, and write each kind's texts over its placeholders in order."""
@@ -91,4 +95,8 @@ def _inputs(
     return {"input_ids": processor.tokenizer(text, return_tensors="pt")["input_ids"], "mm_encoder_outputs": outputs}
 
 
-BY_ITEM: dict[str, Prepare] = {"smolvlm": prepare_smolvlm, "llava_onevision": prepare_llava_onevision}
+BY_ITEM: dict[str, Prepare] = {
+    "internvl": prepare_internvl,
+    "llava_onevision": prepare_llava_onevision,
+    "smolvlm": prepare_smolvlm,
+}

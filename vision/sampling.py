@@ -35,7 +35,7 @@ class SamplingPolicy:
     multiple_of: the count is rounded down to a multiple of this while at least one multiple is left.
     spread: "ends" takes the first and the last picture and spreads the rest evenly between them; "starts" cuts the clip
         into equal parts and takes the picture at the start of each. "ends_down" is "ends" with places rounded down,
-        "parts" is "starts" in whole numbers.
+        "parts" is "starts" in whole numbers, "middles" takes the picture in the middle of each part.
     count_rounding: how seconds x fps become a count.
     trim_s: this much at both ends is left out, when more than trim_above_s remains between them.
     start_s, end_s: look only at [start_s, end_s) of the clip's own time.
@@ -46,7 +46,7 @@ class SamplingPolicy:
     min_frames: int = 1
     max_frames: int = 768
     multiple_of: int = 1
-    spread: Literal["ends", "ends_down", "starts", "parts"] = "ends"
+    spread: Literal["ends", "ends_down", "starts", "parts", "middles"] = "ends"
     count_rounding: Literal["down", "nearest"] = "down"
     trim_s: float = 0.0
     trim_above_s: float = 0.0
@@ -148,7 +148,7 @@ def _spread_indices(first: int, stop: int, count: int, policy: SamplingPolicy) -
     """(count,) indices in [first, stop).
 
     Worked example, 3 of [0, 7): "ends" 0, 3, 6; "starts" 0, 2, 4 (parts of 7/3 begin at 0, 2.33 and 4.67). 4 of
-    [0, 6): "ends" 0, 2, 3, 5; "ends_down" 0, 1, 3, 5.
+    [0, 6): "ends" 0, 2, 3, 5; "ends_down" 0, 1, 3, 5. 3 of [0, 7): "middles" 1, 3, 5 (1.17, 3.5 and 5.83).
     """
     total = stop - first
     if policy.spread == "ends":
@@ -157,9 +157,10 @@ def _spread_indices(first: int, stop: int, count: int, policy: SamplingPolicy) -
         return np.linspace(first, stop - 1, count, dtype=np.int64)
     if policy.spread == "parts":
         return first + np.arange(count) * total // count
-    # The very call of transformers' processor: its rounding decides where a part begins on a whole index. It can give
+    # The very call of transformers' processors: its rounding decides where a part begins on a whole index. It can give
     # one index too many, `total` itself, and then fails there.
-    starts: npt.NDArray[np.int64] = torch.arange(0, total, total / count)[:count].to(torch.int64).numpy()
+    shift = total / count / 2 if policy.spread == "middles" else 0
+    starts: npt.NDArray[np.int64] = torch.arange(shift, total, total / count)[:count].to(torch.int64).numpy()
     return first + starts
 
 
@@ -183,8 +184,9 @@ def _choose_by_time(times: Times, first: int, stop: int, end_s: float, policy: S
     count = _bound_count(by_fps, max(1, round(shown_s / interval)), policy)
     if _is_trimmed(shown_s, policy):
         begin, last = begin + policy.trim_s, max(last - policy.trim_s, begin + policy.trim_s)
-    if policy.spread in ("starts", "parts"):
-        return _follow_targets(times, begin + np.arange(count, dtype=np.float64) * (shown_s / count), interval)
+    if policy.spread in ("starts", "parts", "middles"):
+        parts = np.arange(count, dtype=np.float64) + (0.5 if policy.spread == "middles" else 0.0)
+        return _follow_targets(times, begin + parts * (shown_s / count), interval)
     return _follow_targets(times, np.linspace(begin, last, count), interval)
 
 

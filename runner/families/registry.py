@@ -9,6 +9,7 @@ from typing import Any
 from runner.families.base import Family
 
 ADAPTERS: dict[str, str] = {
+    "internvl": "runner.families.internvl:InternVL",
     "llava_onevision": "runner.families.llava_onevision:LlavaOneVision",
     "qwen2_5_vl": "runner.families.qwen2_5_vl:Qwen25VL",
     "qwen2_vl": "runner.families.qwen2_5_vl:Qwen2VL",

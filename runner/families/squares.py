@@ -4,7 +4,7 @@ and nothing else. Owns no model."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torchvision
@@ -12,6 +12,7 @@ import torchvision
 from runner.requests import VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.resize import Interpolation
+from vision.sampling import SamplingPolicy
 
 # PIL's numbers, as processors' configs write them.
 RESAMPLES: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -56,3 +57,28 @@ def most_frames(options: VideoOptions, *, cells_per_frame: int, default: int) ->
             param="max_tokens",
         )
     return min(most, options.max_tokens // cells_per_frame)
+
+
+def frame_sampling(
+    options: VideoOptions,
+    *,
+    cells_per_frame: int,
+    most: int,
+    fps: float | None,
+    spread: Literal["ends", "middles"],
+) -> SamplingPolicy:
+    """The request's rate or number of frames, else the family's `fps`, else `most` of them."""
+    most = most_frames(options, cells_per_frame=cells_per_frame, default=most)
+    number = options.num_frames
+    if options.fps is not None or number is not None:
+        fps = options.fps
+    elif fps is None:
+        number = most
+    return SamplingPolicy(
+        fps=fps,
+        num_frames=number,
+        max_frames=most,
+        spread=spread,
+        start_s=options.start_s,
+        end_s=options.end_s,
+    )

@@ -23,8 +23,11 @@ CHATML = (
 )
 
 
-def byte_tokenizer(marks: tuple[str, ...], *, eos: str, pad: str, chat_template: str) -> PreTrainedTokenizerFast:
-    """A vocabulary of the 256 bytes and a few merges, so that token borders matter, plus the special `marks`."""
+def byte_tokenizer(
+    marks: tuple[str, ...], *, eos: str, pad: str, chat_template: str | None, **named: Any
+) -> PreTrainedTokenizerFast:
+    """A vocabulary of the 256 bytes and a few merges, so that token borders matter, plus the special `marks`. named:
+    marks that a processor looks up by a name of its own."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     merges = [("t", "h"), ("th", "e"), ("i", "n"), ("Ġ", "the"), ("h", "a"), ("ha", "t"), ("s", "e"), ("o", "n")]
     vocab = {token: index for index, token in enumerate([*letters, *("".join(pair) for pair in merges)])}
@@ -38,6 +41,7 @@ def byte_tokenizer(marks: tuple[str, ...], *, eos: str, pad: str, chat_template:
         pad_token=pad,
         chat_template=chat_template,
         additional_special_tokens=list(marks),
+        **named,
     )
 
 
