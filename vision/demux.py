@@ -114,16 +114,16 @@ class PacketReader:
         return None
 
     def _seek(self, start: int) -> Packet[VideoStream] | None:
+        """Indexed demuxers take the time a picture is shown at. Asked for the time it is decoded at, which is earlier
+        where B-frames travel, they land a whole group before it."""
         wanted = self._table.row(start)
-        stream = self.film.stream
-        target = wanted[1] if wanted[1] != NO_TIME else wanted[0]
         try:
-            self.film.opened.seek(target, stream=stream, backward=True, any_frame=False)
+            self.film.opened.seek(wanted[0], stream=self.film.stream, backward=True, any_frame=False)
         except av.error.FFmpegError:
             return None
         self._packets = self.film.read_packets()
         for _, packet in zip(range(MAX_PASSED), self._packets, strict=False):
-            if identify(packet) == wanted:
+            if _is_same(identify(packet), wanted):
                 return packet
         return None
 
@@ -137,6 +137,11 @@ def identify(packet: Packet[VideoStream]) -> tuple[int, int, int, bool]:
     """What `PacketTable.row` gives for the packet."""
     decode_tick = packet.dts if packet.dts is not None else NO_TIME
     return packet.pts if packet.pts is not None else decode_tick, decode_tick, packet.size, packet.is_keyframe
+
+
+def _is_same(found: tuple[int, int, int, bool], wanted: tuple[int, int, int, bool]) -> bool:
+    """Where decoding times are not in the file (Matroska), the first packet after a jump has none."""
+    return found == wanted or (found[1] == NO_TIME and (found[0], *found[2:]) == (wanted[0], *wanted[2:]))
 
 
 def _rises(table: PacketTable) -> bool:

@@ -16,6 +16,7 @@ from tests.vision.sinks import KeptFrames, decode
 from vision.backends.pyav import PyavBackend, UntrueKeyError
 from vision.containers import sniff_container
 from vision.decode import decode_clip
+from vision.demux import PacketReader
 from vision.limits import DecodeLimits
 from vision.packets import find_groups, one_group
 from vision.probe import Clip, read_clip
@@ -60,24 +61,50 @@ def test_sparse_is_streaming_bit_for_bit(name: str) -> None:
         assert all(np.array_equal(sparse[tick], whole[tick]) for tick in chosen)
 
 
-def test_seeking_is_streaming_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same when the demuxer jumps instead of reading on."""
+SEEKABLE = ("h264 b-frames", "h264 open groups in matroska", "hevc open groups", "vp9 hidden", "h264 fragments")
+
+
+@pytest.mark.parametrize("name", SEEKABLE)
+def test_seeking_is_streaming_bit_for_bit(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same when the demuxer jumps instead of reading on; none of them is lost."""
     monkeypatch.setattr("vision.demux.SEEK_ABOVE", 0)
-    for name in ("h264 b-frames", "h264 open groups in matroska", "hevc open groups", "vp9 hidden", "h264 fragments"):
-        clip = open_clip(coded_clip(name))
-        ticks = clip.ticks.tolist()
-        whole = find(streaming(clip), ticks)
-        for chosen in ([ticks[40]], [ticks[1], ticks[30], ticks[47]], [ticks[13], ticks[25]]):
-            assert all(np.array_equal(pixels, whole[tick]) for tick, pixels in find(clip, chosen).items())
+    clip = open_clip(coded_clip(name))
+    ticks = clip.ticks.tolist()
+    whole = find(streaming(clip), ticks)
+    for chosen in ([ticks[40]], [ticks[1], ticks[30], ticks[47]], [ticks[13], ticks[25]]):
+        found = find(clip, chosen)
+        assert sorted(found) == chosen
+        assert all(np.array_equal(pixels, whole[tick]) for tick, pixels in found.items())
 
 
-def test_a_seek_that_lands_elsewhere_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the packet that comes is not the one asked for, the file is read from its start."""
-    clip = open_clip(coded_clip("h264 b-frames"))
+@pytest.mark.parametrize("name", SEEKABLE)
+def test_seeks_land_on_the_wanted_key(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One opening of the file and no packet passed over, B-frames or not: each jump is to the group's first packet."""
+    monkeypatch.setattr("vision.demux.SEEK_ABOVE", 0)
+    monkeypatch.setattr("vision.demux.MAX_PASSED", 1)
+    clip = open_clip(coded_clip(name))
+    starts = clip.groups.starts.tolist()
+    assert len(starts) > 2
+    with PacketReader(clip.file, clip.container, clip.limits, clip.groups.table) as reader:
+        opened = reader.film
+        for start in starts[1:]:
+            tick, _, size, is_key = clip.groups.table.row(start)
+            (packet,) = reader.read(start, start + 1)
+            assert (packet.pts, packet.size, packet.is_keyframe) == (tick, size, is_key)
+        assert reader.film is opened
+
+
+@pytest.mark.parametrize("name", ["h264 b-frames", "vp9 hidden"])
+def test_a_seek_that_lands_elsewhere_is_not_believed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the packet that comes is not the one asked for, the file is read from its start, and nothing is lost."""
+    clip = open_clip(coded_clip(name))
     monkeypatch.setattr("vision.demux.SEEK_ABOVE", 0)
     monkeypatch.setattr("vision.demux.MAX_PASSED", 0)
     ticks = clip.ticks.tolist()
-    assert read_numbers(list(find(clip, [ticks[5], ticks[40]]).values())) == [5, 40]
+    backend = PyavBackend()
+    found = dict(backend.find_pictures(clip, [ticks[place] for place in (5, 29, 40, 46)]))
+    assert read_numbers([picture.pixels for picture in found.values()]) == [5, 29, 40, 46]
+    assert backend.broken == 0
 
 
 def test_sparse_decodes_only_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:

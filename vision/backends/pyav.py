@@ -88,19 +88,19 @@ class PyavBackend:
 
     def _decode_span(self, reader: PacketReader, span: Span, needed: frozenset[int] | None) -> Iterator[VideoFrame]:
         """Feed the packets, then empty the decoder: everything that depends on these packets alone comes out."""
-        context = reader.film.stream.codec_context
         for place, packet in enumerate(chain(reader.read(span.start, span.stop), (None,)), start=span.start):
+            stream = reader.film.stream  # another one when a seek went wrong and the file was opened anew
             if needed is not None:
-                context.skip_frame = "DEFAULT" if place in needed else "NONREF"
+                stream.codec_context.skip_frame = "DEFAULT" if place in needed else "NONREF"
             try:
-                frames = reader.film.stream.decode(packet)
+                frames = stream.decode(packet)
             except MemoryError:
                 raise
             except av.error.FFmpegError:
                 self.broken += packet is not None
                 continue
             yield from frames
-        context.flush_buffers()
+        reader.film.stream.codec_context.flush_buffers()
 
 
 def _tick_of(clip: Clip, frame: VideoFrame, place: int) -> int | None:
