@@ -7,7 +7,7 @@ above it. A step goes `plan(metadata)` once, then `run(layer, q, k, v)` in each 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +27,23 @@ class Capabilities:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerAttention:
+    """What one layer's queries see, and how scores are bounded.
+
+    window: a query sees itself and the window - 1 rows before it; None: all of them. ranges: whether a query inside a
+    bidirectional range sees the whole of it whatever the window, or only what is in the window. softcap: scores become
+    softcap * tanh(score / softcap).
+    """
+
+    window: int | None = None
+    ranges: Literal["whole", "in_window"] = "whole"
+    softcap: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class KVLayout:
-    """The shape of the page pool: `num_pages` pages of `page_size` rows, in each of `num_layers` layers."""
+    """The shape of the page pool: `num_pages` pages of `page_size` rows, in each of `num_layers` layers. layers: what
+    each layer sees; empty: all see everything before them."""
 
     num_layers: int
     num_pages: int
@@ -37,6 +52,16 @@ class KVLayout:
     head_dim: int
     dtype: torch.dtype
     device: torch.device
+    layers: tuple[LayerAttention, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.layers and len(self.layers) != self.num_layers:
+            raise ValueError(f"{len(self.layers)} layers are described, and there are {self.num_layers}")
+
+    @property
+    def by_layer(self) -> tuple[LayerAttention, ...]:
+        """What each of the num_layers layers sees."""
+        return self.layers or (LayerAttention(),) * self.num_layers
 
     @property
     def page_bytes(self) -> int:

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from attention.masks import prefix_mask
-from attention.protocol import AttentionMetadata, Capabilities, KVLayout, Range, slot_mapping
+from attention.masks import first_visible, prefix_mask
+from attention.protocol import AttentionMetadata, Capabilities, KVLayout, LayerAttention, Range, slot_mapping
 
 CAPABILITIES = Capabilities(
     name="sdpa",
@@ -37,13 +37,21 @@ class _Segment:
     """One sequence's share of a step: its packed rows, and where its context lies in the page memory.
 
     past: the rows that no query of the step comes before, in parts; a lone query's own row is among them.
-    whole: all rows in order, for a chunk that needs a mask.
+    whole: the rows that any query sees, in order, for a chunk that needs a mask, and for a layer with a soft cap.
     """
 
     rows: slice
     past: tuple[Part, ...]
     whole: Part | None
     mask: torch.Tensor | None  # (num_queries, num_keys), with `whole`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Kind:
+    """Layers that see the same rows."""
+
+    softcap: float | None
+    segments: tuple[_Segment, ...]
 
 
 class SdpaBackend:
@@ -53,6 +61,7 @@ class SdpaBackend:
         if layout.dtype not in CAPABILITIES.kv_dtypes:
             raise ValueError(f"sdpa keeps keys in {CAPABILITIES.kv_dtypes}, not {layout.dtype}")
         self.layout = layout
+        self._by_layer = layout.by_layer
         self.capabilities = CAPABILITIES
         rows = layout.num_pages * layout.page_size
         shape = (layout.num_layers, 2, rows, layout.num_kv_heads, layout.head_dim)
@@ -61,30 +70,46 @@ class SdpaBackend:
     def plan(self, metadata: AttentionMetadata) -> SdpaStep:
         slots = torch.from_numpy(slot_mapping(metadata, self.layout.page_size)).to(self.layout.device)
         ranges = metadata.mm_prefix_ranges or ((),) * len(metadata.seq_lens)
-        segments = tuple(self._segment(metadata, index, ranges[index]) for index in range(len(metadata.seq_lens)))
-        return SdpaStep(memory=self.memory, slots=slots, segments=segments)
+        of_kind = {
+            kind: _Kind(
+                softcap=kind.softcap,
+                segments=tuple(self._segment(metadata, index, found, kind) for index, found in enumerate(ranges)),
+            )
+            for kind in dict.fromkeys(self._by_layer)
+        }
+        return SdpaStep(memory=self.memory, slots=slots, by_layer=tuple(of_kind[kind] for kind in self._by_layer))
 
-    def _segment(self, metadata: AttentionMetadata, index: int, ranges: tuple[Range, ...]) -> _Segment:
+    def _segment(
+        self, metadata: AttentionMetadata, index: int, ranges: tuple[Range, ...], layer: LayerAttention
+    ) -> _Segment:
         start, stop = int(metadata.cu_seqlens[index]), int(metadata.cu_seqlens[index + 1])
         num_queries, num_keys = stop - start, int(metadata.seq_lens[index])
         pages, rows = metadata.page_table[index], slice(start, stop)
         # Torch has a kernel that also returns the sums of exponentials, by which parts are put together, on CPUs only.
         can_split = self.layout.device.type == "cpu"
-        if num_queries > 1 and (ranges or not (can_split or num_queries == num_keys)):
-            mask = prefix_mask(num_keys - num_queries, num_queries, num_keys, ranges).to(self.layout.device)
-            return _Segment(rows=rows, past=(), whole=self._in_order(pages, num_keys), mask=mask)
+        first = first_visible(num_keys - num_queries, layer)
+        is_cut = layer.window is not None and layer.window < num_keys
+        if num_queries > 1 and (ranges or is_cut or layer.softcap or not (can_split or num_queries == num_keys)):
+            mask = prefix_mask(num_keys - num_queries, num_queries, num_keys, ranges, layer, key_start=first)
+            whole = self._in_order(pages, num_keys, first=first)
+            return _Segment(rows=rows, past=(), whole=whole, mask=mask.to(self.layout.device))
+        if first or layer.softcap:  # a lone query, which sees all that it is shown
+            whole = self._in_order(pages, num_keys, first=first)
+            return _Segment(rows=rows, past=() if layer.softcap else (whole,), whole=whole, mask=None)
         num_past = num_keys if num_queries == 1 else num_keys - num_queries
         past: tuple[Part, ...] = ()
         if num_past:
             past = self._in_parts(pages, num_past) if can_split else (self._in_order(pages, num_past),)
         return _Segment(rows=rows, past=past, whole=None, mask=None)
 
-    def _in_order(self, pages: np.ndarray, num_rows: int) -> Part:
+    def _in_order(self, pages: np.ndarray, num_rows: int, *, first: int = 0) -> Part:
+        """Rows [first, num_rows) of a sequence. Pages before theirs are not looked at: they may be others' by now."""
         size = self.layout.page_size
-        pages = pages[: -(-num_rows // size)]
+        skipped = first // size
+        pages, first, num_rows = pages[skipped : -(-num_rows // size)], first % size, num_rows - skipped * size
         if len(pages) and (np.diff(pages) == 1).all():
-            return slice(int(pages[0]) * size, int(pages[0]) * size + num_rows)
-        return self._listed(pages, num_rows)
+            return slice(int(pages[0]) * size + first, int(pages[0]) * size + num_rows)
+        return self._listed(pages, num_rows)[first:]
 
     def _in_parts(self, pages: np.ndarray, num_rows: int) -> tuple[Part, ...]:
         """Long runs of consecutive pages, each in place, and all that lies in short ones together, in any order."""
@@ -123,14 +148,18 @@ class SdpaStep:
 
     memory: torch.Tensor
     slots: torch.Tensor
-    segments: tuple[_Segment, ...]
+    by_layer: tuple[_Kind, ...]
 
     def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         keys, values = self.memory[layer]
         k, v = k.to(keys.dtype), v.to(values.dtype)
         keys.index_copy_(0, self.slots, k)
         values.index_copy_(0, self.slots, v)
-        parts = [_attend(s, q[s.rows], (k[s.rows], v[s.rows]), (keys, values), scale) for s in self.segments]
+        kind = self.by_layer[layer]
+        if kind.softcap is None:
+            parts = [_attend(s, q[s.rows], (k[s.rows], v[s.rows]), (keys, values), scale) for s in kind.segments]
+        else:
+            parts = [_softcapped(s, q[s.rows], (keys, values), scale, kind.softcap) for s in kind.segments]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
@@ -170,6 +199,18 @@ def _masked(
         _headed(q), _headed(keys), _headed(values), attn_mask=mask, scale=scale, enable_gqa=q.shape[1] != keys.shape[1]
     )
     return out[0].transpose(0, 1)
+
+
+def _softcapped(segment: _Segment, q: torch.Tensor, memory: Pair, scale: float, cap: float) -> torch.Tensor:
+    """Scores bounded by a tanh, which no kernel of torch's does: all of them in memory at once."""
+    assert segment.whole is not None
+    keys, values, mask = memory[0][segment.whole], memory[1][segment.whole], segment.mask
+    grouped = _headed(q).view(keys.shape[1], -1, len(q), q.shape[-1])  # (KH, G, n, K)
+    scores = torch.tanh(grouped @ keys.permute(1, 2, 0)[:, None] * (scale / cap)).float() * cap  # (KH, G, n, keys)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    out = scores.softmax(-1).to(values.dtype) @ values.transpose(0, 1)[:, None]
+    return out.flatten(0, 1).transpose(0, 1)
 
 
 def _headed(x: torch.Tensor) -> torch.Tensor:

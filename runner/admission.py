@@ -18,6 +18,7 @@ from runner.ingest import Caller, Chosen, Ingest
 from runner.items import MediaItem
 from runner.messages import Generate, PromptUsage
 from runner.prompt import Prompt, build_prompt
+from runner.ranges import longest_range
 from runner.requests import ChatMessage, EvsOptions, MediaPart
 from runner.sampling import Drawing, settle_sampling
 from runner.sequence import Sequence
@@ -35,6 +36,7 @@ class Limits:
     max_positions: int
     kv_tokens: int
     max_media_items: int
+    step_tokens: int  # rows of one step, which a range of rows that see each other must fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -104,8 +106,10 @@ class Admission:
         prompt, items = self._build(chat, [choice.provisional_item for choice in chosen])
         promised = sum(choice.num_promised_drops for choice in chosen)
         room = self._room(len(prompt) - promised, prompt.next_position, max_tokens)
+        self._check_ranges(prompt, items, promised)
         if promised:
             prompt, items = self._build(chat, [self.ingest.finish(choice, caller) for choice in chosen])
+            self._check_ranges(prompt, items, 0)
         if caller.cancel.is_set():
             raise RequestCancelled
         return Laid(items=items, prompt=prompt, usage=prompt_usage(prompt, items, policy), room=room)
@@ -136,6 +140,22 @@ class Admission:
         for part in parts:
             if part.kind not in self.family.modalities:
                 raise RequestError("invalid", f"this model takes no {part.kind} input", param="messages")
+
+    def _check_ranges(self, prompt: Prompt, items: Seq[MediaItem], promised: int) -> None:
+        """Rows that see each other are computed in one step, with all their encodings at hand. Raises RequestError
+        where that cannot be, though `promised` rows may still be dropped."""
+        longest, most = longest_range(prompt.ranges) - promised, self.limits.step_tokens
+        if longest > most:
+            raise RequestError(
+                "invalid",
+                f"this model reads {longest} tokens of the prompt at once and the server computes at most {most} in a "
+                "step: sample fewer frames, shorten the text, or serve with a larger --max-num-batched-tokens",
+                param="messages",
+                code="context_length_exceeded",
+            )
+        if not promised:
+            for found in prompt.ranges:
+                self.ingest.check_together([items[index] for index in prompt.items_within(found)])
 
     def _room(self, prompt_tokens: int, next_position: int, max_tokens: int | None) -> int:
         """Tokens that may still be generated; raises when the prompt and max_tokens cannot fit."""

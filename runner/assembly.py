@@ -67,6 +67,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         max_positions=shape.max_positions,
         kv_tokens=capacity.kv.num_pages * config.page_size,
         max_media_items=config.max_media_items,
+        step_tokens=config.max_num_batched_tokens,
     )
     ingest = Ingest(loaded.family, pool, MediaCache(config.media_cache_bytes), store)
     return Assembled(

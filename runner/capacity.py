@@ -37,7 +37,7 @@ def plan_capacity(
     """
     page = KVLayout(
         num_layers=shape.num_layers, num_pages=1, page_size=config.page_size, num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim, dtype=dtype, device=device,
+        head_dim=shape.head_dim, dtype=dtype, device=device, layers=shape.layers,
     )  # fmt: skip
     wanted_len = config.max_model_len or shape.max_positions
     if wanted_len > shape.max_positions:
@@ -55,7 +55,7 @@ def plan_capacity(
     encoder = config.encoder_cache_bytes or max(MIN_ENCODER_BYTES, int(free_bytes * ENCODER_SHARE))
     kv = KVLayout(
         num_layers=shape.num_layers, num_pages=num_pages, page_size=config.page_size, num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim, dtype=dtype, device=device,
+        head_dim=shape.head_dim, dtype=dtype, device=device, layers=shape.layers,
     )  # fmt: skip
     notes = (
         f"KV memory: {num_pages} pages of {config.page_size} tokens, {num_pages * page.page_bytes / 2**20:.0f} MiB",

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,6 +126,17 @@ class Ingest:
         if isinstance(selection, Selection):
             self.cache.keep_selection(key, policy, selection)
         return selection
+
+    def check_together(self, items: Sequence[MediaItem]) -> None:
+        """Raises RequestError for items whose encodings must be kept at once and cannot be."""
+        needed = sum({item.encoding_key: self._store.bytes_of(item) for item in items}.values())
+        if needed > self._store.max_bytes:
+            raise RequestError(
+                "too_large",
+                f"this model reads all pictures at once: they need {needed} bytes of encoder output and the server "
+                f"keeps at most {self._store.max_bytes}; send fewer, or sample fewer frames",
+                param="messages",
+            )
 
     def _check_bytes(self, item: MediaItem) -> None:
         needed = self._store.bytes_of(item)

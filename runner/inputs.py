@@ -17,6 +17,7 @@ from runner.config import EngineConfig
 from runner.encoder_store import EncoderStore
 from runner.families.base import DecoderShape, VisualRows
 from runner.pages import pages_for
+from runner.ranges import ranges_within
 from runner.scheduler import RowsWork
 
 
@@ -66,6 +67,7 @@ class InputBuffers:
                 cu_seqlens=cu_seqlens,
                 seq_lens=np.array([w.stop for w in work], dtype=np.int64),
                 page_table=self.page_table[[w.sequence.slot for w in work]],
+                mm_prefix_ranges=tuple(ranges_within(w.sequence.prompt.ranges, w.start, w.stop) for w in work),
             ),
         )
 

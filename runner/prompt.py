@@ -13,10 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from attention.protocol import Range
 from runner.chat import Piece, render_pieces
 from runner.errors import RequestError
 from runner.families.base import STRUCTURAL, DenseSpan, Family, ItemText
 from runner.items import MediaItem
+from runner.ranges import prefix_ranges, prune_ranges
 from runner.requests import ChatMessage
 from runner.tokenizer import PromptTokenizer
 
@@ -27,7 +29,8 @@ class Prompt:
 
     token_ids (L,) int64. positions (rope_axes, L) int64. item (L,) int32: which item a row belongs to, -1 for text.
     rank (L,) int64: that row's place among its item's kept cells, -1 for text and structural rows. next_position: the
-    first generated token's position on every axis (dense maximum + 1).
+    first generated token's position on every axis (dense maximum + 1). ranges: half-open, rising, apart: rows that see
+    each other, also forwards.
     """
 
     token_ids: np.ndarray
@@ -35,6 +38,7 @@ class Prompt:
     item: np.ndarray
     rank: np.ndarray
     next_position: int
+    ranges: tuple[Range, ...] = ()
 
     def __post_init__(self) -> None:
         for array in (self.token_ids, self.positions, self.item, self.rank):
@@ -42,6 +46,11 @@ class Prompt:
 
     def __len__(self) -> int:
         return len(self.token_ids)
+
+    def items_within(self, rows: Range) -> list[int]:
+        """Numbers of the items that have cells in these rows."""
+        owners = self.item[rows[0] : rows[1]][self.rank[rows[0] : rows[1]] >= 0]
+        return [int(index) for index in np.unique(owners)]
 
 
 def build_prompt(
@@ -60,7 +69,8 @@ def build_prompt(
     token_ids, spans = _expand(tokenizer.encode(pieces), family, placed)
     positions = family.positions(len(token_ids), spans, ordered)
     assert positions.dtype == np.int64
-    return prune_prompt(token_ids, positions, spans, ordered), ordered
+    ranges = prefix_ranges(family.shape.prefix, len(token_ids), spans)
+    return prune_prompt(token_ids, positions, spans, ordered, ranges), ordered
 
 
 Placed = tuple[MediaItem, ItemText]  # an item that has its place in the prompt, and what is written there
@@ -120,7 +130,11 @@ def _expand(ids: Sequence[int], family: Family, placed: Sequence[Placed]) -> tup
 
 
 def prune_prompt(
-    token_ids: np.ndarray, positions: np.ndarray, spans: Sequence[DenseSpan], items: Sequence[MediaItem]
+    token_ids: np.ndarray,
+    positions: np.ndarray,
+    spans: Sequence[DenseSpan],
+    items: Sequence[MediaItem],
+    ranges: Sequence[Range] = (),
 ) -> Prompt:
     """Take the rows of dropped cells out of a dense prompt.
 
@@ -145,4 +159,5 @@ def prune_prompt(
         item=item[keep],
         rank=rank[keep],
         next_position=int(positions.max()) + 1 if length else 0,
+        ranges=prune_ranges(ranges, keep),
     )

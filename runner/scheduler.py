@@ -21,6 +21,7 @@ from runner.config import EngineConfig
 from runner.encoder_store import EncoderStore, StoredItem
 from runner.items import MediaItem
 from runner.pages import PagePool, pages_for
+from runner.ranges import cut_before, range_at
 from runner.sequence import Sequence
 
 
@@ -105,7 +106,11 @@ class Scheduler:
         encoder: list[EncoderWork] = []
         rows: list[RowsWork] = []
         self._admit()
+        self._hold_first_range()
+        reserved = self._reserved_rows()
         for sequence in [s for s in self.running if s.is_decoding]:
+            if tokens <= reserved:
+                break
             if sequence.phase == "running" and self._grow_pages(sequence):
                 rows.append(_rows_of(sequence, len(sequence)))
                 tokens -= 1
@@ -116,6 +121,7 @@ class Scheduler:
                 continue
             sequence = turn
             stop = min(self._reach(sequence, encoder), sequence.num_computed_tokens + tokens)
+            stop = cut_before(sequence.prompt.ranges, stop)
             if stop > sequence.num_computed_tokens:
                 rows.append(_rows_of(sequence, stop))
                 tokens -= stop - sequence.num_computed_tokens
@@ -205,6 +211,27 @@ class Scheduler:
             missing = (sequence.prompt.item == index) & (sequence.prompt.rank >= encoded)
             return min(reach, int(np.flatnonzero(missing)[0]))
         return reach
+
+    def _reserved_rows(self) -> int:
+        """Rows of this step for the first prefill in line, where it stands before an encoded range, which is never cut:
+        decodes that find no room beside it wait for one step, or a house full of them would keep it out for ever."""
+        first = next((sequence for sequence in self.running if not sequence.is_decoding), None)
+        found = None if first is None else range_at(first.prompt.ranges, first.num_computed_tokens)
+        if first is None or found is None or self._reach(first, []) < found[1]:
+            return 0
+        return found[1] - found[0]
+
+    def _hold_first_range(self) -> None:
+        """Take room for all encodings that the first prefill's next range reads. They fit, by themselves; where those
+        of later turns are in the way, these are encoded again, or each could wait for the other's."""
+        first = next((sequence for sequence in self.running if not sequence.is_decoding), None)
+        found = None if first is None else range_at(first.prompt.ranges, first.num_computed_tokens)
+        if first is None or found is None:
+            return
+        items = [first.items[index] for index in first.prompt.items_within(found)]
+        if any(self._store.open(item) is None for item in items):
+            self._store.keep_pinned(set(items))
+            assert all(self._store.open(item) is not None for item in items), "a range was admitted that cannot be held"
 
     # --------------------------------------------------------------------------------------------------- afterwards
 

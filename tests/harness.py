@@ -22,6 +22,7 @@ from runner.assembly import Assembled, assemble, build_engine
 from runner.config import EngineConfig
 from runner.items import MediaItem
 from runner.messages import Delta, Generate, PromptUsage
+from runner.ranges import longest_range
 from runner.requests import ChatMessage, EvsOptions, SamplingParams
 from runner.scheduler import EncodeJob
 
@@ -110,6 +111,10 @@ class LocalEngine:
 
     def lay_out(self, chat: Sequence[ChatMessage], evs: EvsOptions | None = None) -> Laid:
         return self.assembled.admission.lay_out(tuple(chat), evs or EvsOptions(), None, LocalCaller(self, 0))
+
+    def smallest_step(self, chat: Sequence[ChatMessage], evs: EvsOptions | None = None) -> int:
+        """The fewest rows that a step must be able to compute for this chat to be taken."""
+        return max(longest_range(self.lay_out(chat, evs).prompt.ranges), 1)
 
     def media_events(self) -> Counter[str]:
         return Counter(self.assembled.admission.ingest.cache.events)

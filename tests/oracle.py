@@ -17,12 +17,14 @@ from typing import Any
 import av
 import numpy as np
 import torch
+import torch.nn.functional as F
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from runner.requests import ChatMessage, InlineBytes, MediaPart, TextPart
 from tests.oracle_items import BY_ITEM
+from tests.oracle_squares import prefix_masks
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +96,18 @@ def answer(folder: Path, turn: Sequence[Part], max_tokens: int, *, keep: np.ndar
     model, processor = load_oracle(folder)
     if keep is not None:
         text = getattr(model.model, "language_model", None) or model.model.text_model
-        with _dropping_columns(text, keep):
+        with _dropping_columns(model, text, keep):
             return _answer(model, processor, turn, max_tokens)
     return _answer(model, processor, turn, max_tokens)
 
 
 @contextmanager
-def _dropping_columns(text_model: Any, keep: np.ndarray) -> Iterator[None]:
+def _dropping_columns(model: Any, text_model: Any, keep: np.ndarray) -> Iterator[None]:
+    types: list[torch.Tensor | None] = []
+
+    def look(_module: Any, _args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        types[:] = [kwargs.get("token_type_ids")]
+
     def drop(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         embeds = kwargs["inputs_embeds"]
         length = embeds.shape[1]
@@ -114,17 +121,23 @@ def _dropping_columns(text_model: Any, keep: np.ndarray) -> Iterator[None]:
             "position_ids": positions[..., columns],
             "attention_mask": torch.ones(1, int(columns.sum()), dtype=torch.int64),
         }
+        if types[0] is not None:
+            changed["attention_mask"] = prefix_masks(model.config, changed, types[0][:, columns])
         masks = kwargs.get("visual_pos_masks")
         if masks is not None:
             changed["visual_pos_masks"] = masks[:, columns]
             changed["deepstack_visual_embeds"] = [p[columns[masks[0]]] for p in kwargs["deepstack_visual_embeds"]]
         return args, {**kwargs, **changed}
 
-    handle = text_model.register_forward_pre_hook(drop, with_kwargs=True)
+    handles = [
+        model.model.register_forward_pre_hook(look, with_kwargs=True),
+        text_model.register_forward_pre_hook(drop, with_kwargs=True),
+    ]
     try:
         yield
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
 
 
 def _answer(model: Any, processor: Any, turn: Sequence[Part], max_tokens: int) -> OracleAnswer:
@@ -133,6 +146,7 @@ def _answer(model: Any, processor: Any, turn: Sequence[Part], max_tokens: int) -
     ids = inputs.pop("input_ids")
     types = inputs.pop("mm_token_type_ids", None)
     inputs.pop("attention_mask", None)
+    next_type = inputs.pop("next_token_type", None)
     suppressed = [getattr(model.config, f"{kind}_token_id", None) for kind in ("image", "video")]
     prompt = ids[0].tolist()
     positions = _prompt_positions(model, ids, types, inputs)
@@ -151,6 +165,8 @@ def _answer(model: Any, processor: Any, turn: Sequence[Part], max_tokens: int) -
         tokens.append(int(choice.argmax()))
         ids = torch.cat((ids, torch.tensor([[tokens[-1]]])), dim=1)
         types = None if types is None else torch.cat((types, torch.zeros(1, 1, dtype=types.dtype)), dim=1)
+        if next_type is not None:
+            inputs["token_type_ids"] = F.pad(inputs["token_type_ids"], (0, 1), value=next_type)
     return OracleAnswer(prompt_ids=prompt, token_ids=tokens, logits=torch.stack(steps), inputs=inputs)
 
 

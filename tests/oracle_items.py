@@ -17,7 +17,7 @@ from PIL import Image
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.video_utils import VideoMetadata
 
-from tests.oracle_squares import prepare_internvl
+from tests.oracle_squares import prepare_gemma3, prepare_internvl, prepare_paligemma
 
 Prepare = Callable[[Any, Any, Sequence[Any]], dict[str, Any]]
 
@@ -96,7 +96,9 @@ def written_turn(
 
 
 BY_ITEM: dict[str, Prepare] = {
+    "gemma3": prepare_gemma3,
     "internvl": prepare_internvl,
     "llava_onevision": prepare_llava_onevision,
+    "paligemma": prepare_paligemma,
     "smolvlm": prepare_smolvlm,
 }

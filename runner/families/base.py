@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import numpy as np
 import torch
 
-from attention.protocol import PlannedAttention
+from attention.protocol import LayerAttention, PlannedAttention
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
@@ -18,6 +18,9 @@ from vision.request import DecodeRequest
 from vision.towers.packed import EncodedCells, PatchBatch
 
 Kind = Literal["image", "video"]
+# Which rows of a prompt see each other, also forwards: none; those of one placeholder's run (an image, a frame of a
+# clip); an item from its first cell to its last, text between them included; the whole prompt.
+PrefixRule = Literal["none", "run", "item", "prompt"]
 
 # In a run of cells: a row that stands for no cell, such as the newline after a clip. It is never pruned, and what it
 # reads as is the embedding of its placeholder token.
@@ -36,6 +39,8 @@ class DecoderShape:
     max_positions: int
     rope_axes: int
     num_planes: int  # deepstack levels added to the first layers
+    layers: tuple[LayerAttention, ...] = ()  # what each layer sees; empty: everything before
+    prefix: PrefixRule = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

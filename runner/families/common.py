@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attention.protocol import LayerAttention
 from runner.errors import EngineStartError
 from runner.families.base import DecoderShape, GenerationDefaults
 from runner.items import MediaItem
@@ -17,6 +18,20 @@ from vision.patches import pixel_values
 from vision.sampling import SamplingPolicy
 from vision.towers.packed import PatchBatch, patch_places
 from vision.towers.pooling import CellTaps
+
+
+# Holds a clip's place in a chat whose template knows images only: text to the template, and no text of a user's.
+CLIP_MARK = "\ue002clip\ue003"
+
+
+def chat_with_marks(chat: Sequence[ChatMessage]) -> list[dict[str, Any]]:
+    """As chat_as_dicts, with clips as the text CLIP_MARK."""
+    dicts = chat_as_dicts(chat)
+    for message in dicts:
+        message["content"] = [
+            {"type": "text", "text": CLIP_MARK} if part["type"] == "video" else part for part in message["content"]
+        ]
+    return dicts
 
 
 def chat_as_dicts(chat: Sequence[ChatMessage]) -> list[dict[str, Any]]:
@@ -32,9 +47,6 @@ def chat_as_dicts(chat: Sequence[ChatMessage]) -> list[dict[str, Any]]:
 
 
 def decoder_shape(text_config: Any, text_model: Any, *, rope_axes: int, num_planes: int) -> DecoderShape:
-    """Raises EngineStartError for a decoder with sliding windows, which the attention backends do not compute."""
-    if "sliding_attention" in (getattr(text_config, "layer_types", None) or ()):
-        raise EngineStartError("the checkpoint's decoder has sliding-window layers, which are not served")
     return DecoderShape(
         num_layers=text_config.num_hidden_layers,
         num_kv_heads=text_config.num_key_value_heads,
@@ -44,7 +56,21 @@ def decoder_shape(text_config: Any, text_model: Any, *, rope_axes: int, num_plan
         max_positions=text_config.max_position_embeddings,
         rope_axes=rope_axes,
         num_planes=num_planes,
+        layers=layers_of(text_config),
     )
+
+
+def layers_of(text_config: Any) -> tuple[LayerAttention, ...]:
+    """What each layer sees: its window where it has one. Empty where all see everything. Raises EngineStartError for
+    layers of other kinds."""
+    types = getattr(text_config, "layer_types", None) or ()
+    unknown = set(types) - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise EngineStartError(f"the checkpoint's decoder has layers of type {min(unknown)}, which are not served")
+    if "sliding_attention" not in types:
+        return ()
+    window = text_config.sliding_window
+    return tuple(LayerAttention(window=window if kind == "sliding_attention" else None) for kind in types)
 
 
 def generation_defaults(model: Any, *, suppressed: tuple[int, ...]) -> GenerationDefaults:

@@ -29,7 +29,7 @@ class Decoder:
         self._model = text_model
         self._norm = RmsNorm(text_model.norm)
         for layer in text_model.layers:
-            _fuse_projections(layer.self_attn)
+            fuse_projections(layer.self_attn)
 
     def forward(
         self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
@@ -92,8 +92,8 @@ def rotate(x: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor]) -> torch.
     return x.roll(x.shape[-1] // 2, -1).mul_(signed_sin).addcmul_(x, cos)
 
 
-def _fuse_projections(attn: Any) -> None:
-    """Replace `q_proj`, `k_proj` and `v_proj` by `qkv_proj`."""
+def fuse_projections(attn: Any) -> None:
+    """Replace `q_proj`, `k_proj` and `v_proj` by `qkv_proj`, and say in `head_counts` how many heads they are."""
     parts = [attn.q_proj, attn.k_proj, attn.v_proj]
     weight = torch.cat([part.weight.data for part in parts])
     fused = nn.Linear(weight.shape[1], len(weight), bias=parts[0].bias is not None, device="meta")

@@ -9,8 +9,10 @@ from typing import Any
 from runner.families.base import Family
 
 ADAPTERS: dict[str, str] = {
+    "gemma3": "runner.families.gemma3:Gemma3",
     "internvl": "runner.families.internvl:InternVL",
     "llava_onevision": "runner.families.llava_onevision:LlavaOneVision",
+    "paligemma": "runner.families.paligemma:PaliGemma",
     "qwen2_5_vl": "runner.families.qwen2_5_vl:Qwen25VL",
     "qwen2_vl": "runner.families.qwen2_5_vl:Qwen2VL",
     "qwen3_vl": "runner.families.qwen3_vl:Qwen3VL",

@@ -23,6 +23,11 @@ def plain_positions(length: int) -> np.ndarray:
     return np.arange(length, dtype=np.int64)[None]
 
 
+def stamp(time_s: float) -> str:
+    """Minutes and whole seconds: 61.9 is "01:01"."""
+    return f"{int(time_s // 60):02d}:{int(time_s % 60):02d}"
+
+
 def crop_to_patches(pixels: np.ndarray, patch_size: int) -> np.ndarray:
     """Leave out the pixels at the far edges that no whole patch covers, as the tower's own convolution does."""
     height, width = (side // patch_size * patch_size for side in pixels.shape[2:])

@@ -101,7 +101,8 @@ def test_pruned_prompts_in_chunks_batches_and_after_preemption(engine: tuple[Loc
     local, folder = engine
     chat = [as_message(TURNS["clip_then_image"])]
     reference = local.answer(chat, sampling=local.everything(MAX_TOKENS), evs=METHODS[method])
-    for tokens, patches in ((1, 1), (7, 100), (23, 10_000)):
+    least = local.smallest_step(chat, METHODS[method])
+    for tokens, patches in ((max(1, least), 1), (max(7, least), 100), (max(23, least), 10_000)):
         other = rebuilt(local, folder, max_num_seqs=1, max_num_batched_tokens=tokens, max_encoder_patches=patches)
         assert_same(other.answer(chat, sampling=other.everything(MAX_TOKENS), evs=METHODS[method]), reference)
     page_bytes = local.engine.runner.backend.layout.page_bytes

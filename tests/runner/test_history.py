@@ -42,7 +42,7 @@ def assert_same(ours: Answer, reference: Answer) -> None:
 
 def test_chunked_at_every_boundary(alone: tuple[LocalEngine, Path, Answer]) -> None:
     local, folder, reference = alone
-    for size in range(1, reference.usage.prompt_tokens + 1):
+    for size in range(local.smallest_step([as_message(TURN)]), reference.usage.prompt_tokens + 1):
         engine = rebuilt(local, folder, max_num_seqs=1, max_num_batched_tokens=size)
         assert_same(engine.answer([as_message(TURN)], sampling=engine.everything(3)), reference)
 
@@ -56,7 +56,8 @@ def test_encoded_slot_by_slot(alone: tuple[LocalEngine, Path, Answer], patches: 
 
 def test_batched_with_others_arriving_at_any_time(alone: tuple[LocalEngine, Path, Answer]) -> None:
     local, folder, reference = alone
-    engine = rebuilt(local, folder, max_num_batched_tokens=40, max_num_seqs=5, max_encoder_patches=64)
+    tokens = max(40, local.smallest_step([as_message(TURN)]))
+    engine = rebuilt(local, folder, max_num_batched_tokens=tokens, max_num_seqs=5, max_encoder_patches=64)
     others = [["only text"], [noise_clip(7, num_frames=4, size=(64, 64)), "x"], [noise_picture(9, size=(96, 64)), "y"]]
     ids = []
     for number in range(9):
@@ -105,8 +106,10 @@ def test_all_of_it_at_once(alone: tuple[LocalEngine, Path, Answer]) -> None:
     page_bytes = local.engine.runner.backend.layout.page_bytes
     for seed in range(3):
         rng = np.random.default_rng(seed)
+        least = local.smallest_step([as_message(TURN)])
         engine = rebuilt(
-            local, folder, max_num_seqs=int(rng.integers(2, 6)), max_num_batched_tokens=int(rng.integers(6, 60)),
+            local, folder, max_num_seqs=int(rng.integers(2, 6)),
+            max_num_batched_tokens=max(least, int(rng.integers(6, 60))),
             max_encoder_patches=int(rng.integers(1, 200)),
             kv_memory_bytes=(reference.usage.prompt_tokens // 16 + int(rng.integers(3, 12))) * page_bytes,
         )  # fmt: skip
@@ -139,7 +142,8 @@ def test_a_seed_gives_the_same_text_alone_and_among_sixteen(alone: tuple[LocalEn
 
     turns = [TURN if seed % 5 == 0 else [f"tell me about {seed}"] for seed in range(16)]
     solo = [local.answer([as_message(turn)], sampling=sampling(seed)).token_ids for seed, turn in enumerate(turns)]
-    engine = rebuilt(local, folder, max_num_seqs=16, max_num_batched_tokens=64)
+    tokens = max(64, local.smallest_step([as_message(TURN)]))
+    engine = rebuilt(local, folder, max_num_seqs=16, max_num_batched_tokens=tokens)
     names = [engine.submit([as_message(turn)], sampling=sampling(seed)) for seed, turn in enumerate(turns)]
     engine.run()
     assert [engine.answers[name, 0].token_ids for name in names] == solo
