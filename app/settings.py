@@ -100,6 +100,7 @@ class Settings(BaseSettings):
     )
     encoder_cache: Size | None = Field(None, description="memory for encoder outputs that wait")
     max_encoder_patches: int = Field(16384, ge=1, description="patches encoded in one step")
+    max_encoder_patches_decoding: int = Field(2048, ge=1, description="the same while answers are being written")
     attention_backend: Literal["auto", "sdpa"] = Field("auto", description="attention backend")
     graphs: Literal["auto", "always", "never"] = Field("auto", description="when to run captured graphs")
 
@@ -177,6 +178,7 @@ class Settings(BaseSettings):
             kv_memory_bytes=self.kv_memory,
             encoder_cache_bytes=self.encoder_cache,
             max_encoder_patches=self.max_encoder_patches,
+            max_encoder_patches_decoding=self.max_encoder_patches_decoding,
             max_media_items=self.limit_media_items,
             attention_backend=self.attention_backend,
             graphs=self.graphs,

@@ -11,6 +11,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from runner.config import EvsServing
+from runner.entering import encoders_of
 from runner.errors import RequestCancelled, RequestError
 from runner.evs_options import settle_policy
 from runner.families.base import Family
@@ -95,7 +96,7 @@ class Admission:
     def lay_out(self, chat: tuple[ChatMessage, ...], evs: EvsOptions, max_tokens: int | None, caller: Caller) -> Laid:
         """Decode and select every part in written order and build the prompt. Lengths are checked before anything is
         encoded: where the places of kept cells are still to come, their count is known."""
-        policy = settle_policy(evs, self._evs)
+        policy = settle_policy(evs, self._evs, encoders=encoders_of(self.family))
         parts = [part for message in chat for part in message.parts if isinstance(part, MediaPart)]
         self._check_parts(chat, parts)
         chosen: list[Chosen] = []

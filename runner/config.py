@@ -36,11 +36,18 @@ class EvsServing(msgspec.Struct, frozen=True, kw_only=True):
     max_refresh: int = 1024
 
 
+_AT_LEAST_ONE = (
+    "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "max_encoder_patches",
+    "max_encoder_patches_decoding",
+)  # fmt: skip
+
+
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the engine needs to know. None means: derive it from the model and the machine, and say so at start.
 
     `kv_memory_bytes` sizes the page pool; `encoder_cache_bytes` bounds encoder outputs that wait for prefill;
-    `max_encoder_patches` bounds the patches one step may encode.
+    `max_encoder_patches` bounds the patches one step may encode, `max_encoder_patches_decoding` those of a step in
+    which answers wait for their next token.
     """
 
     model: str
@@ -57,6 +64,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_memory_bytes: int | None = None
     encoder_cache_bytes: int | None = None
     max_encoder_patches: int = 16384
+    max_encoder_patches_decoding: int = 2048
     max_media_items: int = 16
     attention_backend: Literal["auto", "sdpa"] = "auto"
     graphs: Literal["auto", "always", "never"] = "auto"
@@ -66,7 +74,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "max_encoder_patches"):
+        for name in _AT_LEAST_ONE:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if self.max_num_batched_tokens < self.max_num_seqs:

@@ -2,8 +2,10 @@
 bounded in bytes; knows no scheduler.
 
 An entry is one item's kept cells. Space for the whole entry is taken when its encoding begins, so that what was begun
-can always be finished. Entries that a running sequence will read are pinned; the others are a cache, and give way in
-the order in which they were last used.
+can always be finished. What a clip that is encoded in parts carries from one to the next comes on top while it lasts:
+the keys and values of one picture, and of one clip at a time, for a clip that is cut ends a step's encoding. Entries
+that a running sequence will read are pinned; the others are a cache, and give way in the order in which they were last
+used.
 """
 
 from __future__ import annotations
@@ -19,10 +21,12 @@ from vision.towers.packed import EncodedCells
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class StoredItem:
-    """rows: (1 + planes, kept, D), of which the first `num_rows` are written; slots [0, next_slot) are encoded."""
+    """rows: (1 + planes, kept, D), of which the first `num_rows` are written; slots [0, next_slot) are encoded. carry:
+    keys and values, layer by layer, that the encoding of the next slots will read."""
 
     item: MediaItem
     rows: torch.Tensor
+    carry: tuple[torch.Tensor, ...] = ()
     next_slot: int = 0
     num_rows: int = 0
 
@@ -32,7 +36,7 @@ class StoredItem:
 
     @property
     def size_bytes(self) -> int:
-        return self.rows.numel() * self.rows.element_size()
+        return sum(x.numel() * x.element_size() for x in (self.rows, *self.carry))
 
 
 class EncoderStore:
@@ -85,7 +89,8 @@ class EncoderStore:
         assert stop == entry.item.kept_before(slot_stop), (stop, entry.item.kept_before(slot_stop))
         for plane, rows in zip(entry.rows, (cells.embeddings, *cells.planes), strict=True):
             plane[entry.num_rows : stop] = rows
-        entry.num_rows, entry.next_slot = stop, slot_stop
+        entry.num_rows, entry.carry = stop, cells.carry
+        entry.next_slot = entry.item.entering.reach(slot_stop, 0)  # slots that keep nothing are done as they stand
 
     def add_pruned(self, item: MediaItem, dense: StoredItem) -> None:
         """An entry for an item whose Selection was made from the whole encoding; left out when there is no room."""

@@ -9,8 +9,9 @@ from typing import Literal
 
 import numpy as np
 
-from evs.policy import EvsPolicy
+from evs.policy import Encoder, EvsPolicy
 from evs.selection import Selection
+from runner.entering import EnteringPatches, entering_patches, settle_encoder
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid, pixels_sha256
 
@@ -35,12 +36,15 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MediaItem:
-    """selection: the cells that will be read; policy: what chose them. encoding_key: equal for two items exactly when
-    their encoder outputs are."""
+    """selection: the cells that will be read; policy: what chose them. encoder: the policy's mode, or "full" where that
+    saves little; entering: which patches it encodes. encoding_key: equal for two items exactly when their encoder
+    outputs are."""
 
     decoded: Decoded
     selection: Selection
     policy: EvsPolicy
+    encoder: Encoder
+    entering: EnteringPatches
     encoding_key: str
 
     @classmethod
@@ -48,8 +52,15 @@ class MediaItem:
         expected = (decoded.grid.slots, decoded.grid.cells_per_slot)
         if selection.keep.shape != expected:
             raise ValueError(f"a Selection of {selection.keep.shape} does not fit a grid of {expected}")
-        key = encoding_key(decoded, selection, policy)
-        return cls(decoded=decoded, selection=selection, policy=policy, encoding_key=key)
+        encoder = settle_encoder(policy.encoder, selection)
+        return cls(
+            decoded=decoded,
+            selection=selection,
+            policy=policy,
+            encoder=encoder,
+            entering=entering_patches(decoded.grid, selection, encoder),
+            encoding_key=encoding_key(decoded, selection, encoder),
+        )
 
     @property
     def kind(self) -> Literal["image", "video"]:
@@ -67,8 +78,15 @@ class MediaItem:
         """Kept cells in slots [0, slot): how many encoded rows exist once those slots are encoded."""
         return int(np.count_nonzero(self.selection.keep[:slot]))
 
+    @property
+    def encoder_cells(self) -> int:
+        """Cells that are encoded: slots that keep nothing are left out in every mode."""
+        if self.encoder != "full":
+            return self.selection.kept
+        return int(np.count_nonzero(self.selection.keep.any(axis=1))) * self.grid.cells_per_slot
 
-def encoding_key(decoded: Decoded, selection: Selection, policy: EvsPolicy) -> str:
+
+def encoding_key(decoded: Decoded, selection: Selection, encoder: Encoder) -> str:
     """Hex digest of all that an item's encoder output depends on, each part framed by its length.
 
     Pixels with their shape, how they are cut into patches and cells, the size as shown (which decides what margins are
@@ -82,7 +100,7 @@ def encoding_key(decoded: Decoded, selection: Selection, policy: EvsPolicy) -> s
         repr((geometry, decoded.frames.source_size)).encode(),
         repr(selection.keep.shape).encode(),
         np.packbits(selection.keep).tobytes(),
-        policy.encoder.encode(),
+        encoder.encode(),
     )
     return framed_digest(parts)
 

@@ -12,12 +12,13 @@ import torch
 
 from attention.protocol import AttentionBackend
 from runner.config import EngineConfig
+from runner.encoder_queue import EncoderWork
 from runner.encoder_store import EncoderStore
 from runner.families.base import Family
 from runner.inputs import InputBuffers, StepInputs
 from runner.route import StepShape, route
 from runner.sampler import Sampled, SampleRow, sample
-from runner.scheduler import EncoderWork, RowsWork, StepPlan
+from runner.scheduler import RowsWork, StepPlan
 from vision.towers.packed import EncodedCells, PatchBatch, concatenate
 
 
@@ -75,24 +76,34 @@ class ModelRunner:
 
     def _encode(self, work: Sequence[EncoderWork]) -> None:
         """Encode the slots of all works as one packed batch and store the rows of their kept cells."""
-        batches = [self._family.patch_batch(w.item, w.slot_start, w.slot_stop) for w in work]
-        encoded = self._family.encode(_merge(batches))
-        start = 0
-        for w in work:
+        batches = [self._batch(w) for w in work]
+        encoded = self._family.encode(batches[0] if len(batches) == 1 else concatenate(batches))
+        row = carry = 0
+        for w, batch in zip(work, batches, strict=True):
             entry = self._store.get(w.item)
-            assert entry is not None and entry.next_slot == w.slot_start
+            assert entry is not None
             keep = w.item.selection.keep[w.slot_start : w.slot_stop].reshape(-1)
-            rows = torch.from_numpy(np.flatnonzero(keep) + start).to(encoded.embeddings.device)
-            self._store.write(entry, _take(encoded, rows), w.slot_stop)
-            start += len(keep)
+            comes_out = keep if w.item.encoder == "full" else keep[keep]
+            rows = torch.from_numpy(np.flatnonzero(comes_out) + row).to(encoded.embeddings.device)
+            num_carried = 0 if batch.keys is None else len(batch.keys.carry_on)
+            self._store.write(entry, _take(encoded, rows, slice(carry, carry + num_carried)), w.slot_stop)
+            row, carry = row + len(comes_out), carry + num_carried
+
+    def _batch(self, work: EncoderWork) -> PatchBatch:
+        entry = self._store.get(work.item)
+        assert entry is not None and entry.next_slot <= work.slot_start
+        batch = self._family.patch_batch(work.item, work.slot_start, work.slot_stop)
+        return batch.carrying(entry.carry)
 
 
-def _merge(batches: Sequence[PatchBatch]) -> PatchBatch:
-    return batches[0] if len(batches) == 1 else concatenate(batches)
-
-
-def _take(cells: EncodedCells, rows: torch.Tensor) -> EncodedCells:
-    return EncodedCells(embeddings=cells.embeddings[rows], planes=tuple(plane[rows] for plane in cells.planes))
+def _take(cells: EncodedCells, rows: torch.Tensor, carry: slice) -> EncodedCells:
+    """Some of the cells, and what one of the clips carries on: nothing where that is empty."""
+    is_carried = carry.stop > carry.start
+    return EncodedCells(
+        embeddings=cells.embeddings[rows],
+        planes=tuple(plane[rows] for plane in cells.planes),
+        carry=tuple(level[:, carry].clone() for level in cells.carry) if is_carried else (),
+    )
 
 
 def _sample_row(work: RowsWork) -> SampleRow:

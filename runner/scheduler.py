@@ -18,6 +18,7 @@ import numpy as np
 from evs.policy import EvsPolicy
 from evs.select import PendingSelection
 from runner.config import EngineConfig
+from runner.encoder_queue import EncoderQueue, EncoderWork
 from runner.encoder_store import EncoderStore, StoredItem
 from runner.items import MediaItem
 from runner.pages import PagePool, pages_for
@@ -37,15 +38,6 @@ class EncodeJob:
     pending: PendingSelection
     policy: EvsPolicy
     answer: Future[MediaItem]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EncoderWork:
-    """Encode slots [slot_start, slot_stop) of an item."""
-
-    item: MediaItem
-    slot_start: int
-    slot_stop: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,8 +94,6 @@ class Scheduler:
         """Plan the next step. Every returned row has its page, and every visual row its encoding by the time it
         runs."""
         tokens = self._config.max_num_batched_tokens
-        patches = self._config.max_encoder_patches
-        encoder: list[EncoderWork] = []
         rows: list[RowsWork] = []
         self._admit()
         self._hold_first_range()
@@ -115,8 +105,9 @@ class Scheduler:
                 rows.append(_rows_of(sequence, len(sequence)))
                 tokens -= 1
         rows = [work for work in rows if work.sequence.phase == "running"]  # a later one may have cost it its pages
+        encoder = EncoderQueue(self._store, self._encoder_budget(is_decoding=bool(rows)))
         for turn in self._turns():
-            patches = self._plan_encoder(self._needs(turn), patches, encoder)
+            encoder.plan(self._needs(turn))
             if isinstance(turn, EncodeJob):
                 continue
             sequence = turn
@@ -125,7 +116,13 @@ class Scheduler:
             if stop > sequence.num_computed_tokens:
                 rows.append(_rows_of(sequence, stop))
                 tokens -= stop - sequence.num_computed_tokens
-        return StepPlan(encoder=tuple(encoder), rows=tuple(rows))
+        return StepPlan(encoder=tuple(encoder.work), rows=tuple(rows))
+
+    def _encoder_budget(self, *, is_decoding: bool) -> int:
+        """Patches that this step may encode. Beside running decodes they are few, for the next tokens wait for them:
+        between two tokens of an answer, no more than `max_encoder_patches_decoding`, or one slot, is encoded."""
+        config = self._config
+        return config.max_encoder_patches if not is_decoding else config.max_encoder_patches_decoding
 
     def _admit(self) -> None:
         """Start waiting sequences in order, while there is a place and pages for all their rows and one more."""
@@ -170,44 +167,15 @@ class Scheduler:
             return [turn.item]
         return [i for i, row in zip(turn.items, turn.last_rows, strict=True) if turn.num_computed_tokens <= row]
 
-    def _plan_encoder(self, items: list[MediaItem], patches: int, encoder: list[EncoderWork]) -> int:
-        """Plan encoding of what is needed next; returns the patch budget left."""
-        planned = {work.item.encoding_key for work in encoder}
-        for item in items:
-            if item.encoding_key in planned:
-                continue
-            entry = self._store.open(item)
-            if entry is None:
-                break  # waits for room: those before it will make some
-            if entry.is_complete:
-                continue
-            per_slot = item.grid.patches_per_slot
-            # A slot larger than the whole budget still goes, alone.
-            fits = max(patches // per_slot, int(patches == self._config.max_encoder_patches))
-            stop = min(entry.next_slot + fits, item.grid.slots)
-            if stop == entry.next_slot:
-                break
-            encoder.append(EncoderWork(item=item, slot_start=entry.next_slot, slot_stop=stop))
-            planned.add(item.encoding_key)  # the same clip may stand in one prompt twice
-            patches -= (stop - entry.next_slot) * per_slot
-            if stop < item.grid.slots:
-                break
-        return max(patches, 0)
-
-    def _reach(self, sequence: Sequence, encoder: list[EncoderWork]) -> int:
+    def _reach(self, sequence: Sequence, encoder: EncoderQueue) -> int:
         """The first row at or after num_computed_tokens that cannot be computed in this step."""
-        stops = {work.item.encoding_key: work.slot_stop for work in encoder}
         reach = len(sequence)
         for index, item in enumerate(sequence.items):
             if sequence.num_computed_tokens > sequence.last_rows[index]:
                 continue
-            entry = self._store.get(item)
-            next_slot = stops.get(item.encoding_key, entry.next_slot if entry is not None else 0)
-            if next_slot == item.grid.slots:
-                continue
-            encoded = item.kept_before(next_slot)
+            encoded = item.kept_before(encoder.encoded_slots(item))
             if encoded == item.selection.kept:
-                continue  # the slots that are left keep nothing
+                continue
             missing = (sequence.prompt.item == index) & (sequence.prompt.rank >= encoded)
             return min(reach, int(np.flatnonzero(missing)[0]))
         return reach

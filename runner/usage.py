@@ -31,7 +31,7 @@ def prompt_usage(prompt: Prompt, items: Sequence[MediaItem], policy: EvsPolicy) 
 
 
 def _evs_usage(videos: Sequence[MediaItem], policy: EvsPolicy) -> EvsUsage:
-    """The policy in force and what it kept; with the encoder in full every cell is encoded, whatever is kept."""
+    """The policy in force, what it kept and what of that is encoded."""
     selections = [item.selection for item in videos]
     return EvsUsage(
         method=policy.method,
@@ -41,7 +41,7 @@ def _evs_usage(videos: Sequence[MediaItem], policy: EvsPolicy) -> EvsUsage:
         kept=sum(s.kept for s in selections),
         kept_per_slot=tuple(s.kept_per_slot for s in selections),
         encoder=policy.encoder,
-        encoder_cells=sum(s.cells for s in selections),
+        encoder_cells=sum(item.encoder_cells for item in videos),
         rate=policy.rate,
         threshold=policy.threshold,
         refresh=policy.refresh,

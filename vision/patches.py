@@ -107,11 +107,13 @@ def pixel_values(
     mean: Sequence[float],
     std: Sequence[float],
     rescale: float = 1 / 255,
+    chosen: npt.NDArray[np.int64] | None = None,
 ) -> torch.Tensor:
     """Normalised patches of slots [slot_start, slot_stop): (n, 3 * temporal * patch * patch) float32.
 
-    n = slots x patches_per_slot. Patches stand picture by picture, then cell by cell in reading order, then inside a
-    cell in reading order: a merged cell's patches are neighbours. Bit-equal to transformers' processors.
+    n = slots x patches_per_slot, or as many as are `chosen` by their place among those; the others cost nothing.
+    Patches stand picture by picture, then cell by cell in reading order, then inside a cell in reading order: a merged
+    cell's patches are neighbours. Bit-equal to transformers' processors.
     """
     if not 0 <= slot_start <= slot_stop <= grid.slots:
         raise ValueError(f"slots [{slot_start}, {slot_stop}) are not inside [0, {grid.slots})")
@@ -121,7 +123,9 @@ def pixel_values(
     pixels = torch.from_numpy(grid.pixels[slot_start * grid.frames_per_slot : slot_stop * grid.frames_per_slot])
     cut = pixels.view(pictures, temporal, 3, h, merge, patch, w, merge, patch)
     ordered = cut.permute(0, 3, 6, 4, 7, 2, 1, 5, 8)  # (pictures, h, w, merge, merge, 3, temporal, patch, patch)
-    values = ordered.reshape(pictures * rows * columns, 3, temporal * patch * patch)
+    if chosen is not None:
+        ordered = ordered[tuple(torch.from_numpy(x) for x in np.unravel_index(chosen, ordered.shape[:5]))]
+    values = ordered.reshape(-1, 3, temporal * patch * patch)
     # The rescale is folded into mean and std in float32, as the processors do; any other order rounds differently.
     shift = torch.tensor(list(mean)) * (1.0 / rescale)
     scale = torch.tensor(list(std)) * (1.0 / rescale)

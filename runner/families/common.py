@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from attention.protocol import LayerAttention
 from runner.errors import EngineStartError
@@ -16,6 +17,7 @@ from runner.requests import ChatMessage, TextPart, VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.patches import pixel_values
 from vision.sampling import SamplingPolicy
+from vision.towers.keys import borrow_keys
 from vision.towers.packed import PatchBatch, patch_places
 from vision.towers.pooling import CellTaps
 
@@ -134,25 +136,61 @@ def picture_bounds(options: VideoOptions, *, low: int, high: int) -> tuple[int, 
 def slot_patches(
     item: MediaItem, slot_start: int, slot_stop: int, *, processor: Any, taps: CellTaps | None = None
 ) -> PatchBatch:
-    """Slots [slot_start, slot_stop) of an item, each picture a segment. processor: transformers' for that kind."""
+    """Slots [slot_start, slot_stop) of an item, each picture a segment; of a clip that is encoded in part, the patches
+    that enter, with the keys that they see.
+
+    processor: transformers' for that kind. taps: of all cells of those slots, where cells are pooled.
+    """
+    if item.encoder != "full":
+        return _entering_patches(item, slot_start, slot_stop, processor=processor, taps=taps)
     grid = item.grid
     _, height, width = grid.patch_grid
     rows, cols = patch_places(height, width, grid.merge_size)
     pictures, count = (slot_stop - slot_start) * grid.pictures_per_slot, height * width
-    pixels = pixel_values(
-        grid,
-        slot_start,
-        slot_stop,
-        mean=processor.image_mean,
-        std=processor.image_std,
-        rescale=processor.rescale_factor,
-    )
     return PatchBatch(
-        pixel_values=pixels,
+        pixel_values=_pixels(item, slot_start, slot_stop, processor, None),
         rows=np.tile(rows, pictures),
         cols=np.tile(cols, pictures),
         heights=np.full(pictures * count, height),
         widths=np.full(pictures * count, width),
         cu_seqlens=np.arange(pictures + 1) * count,
         taps=taps,
+    )
+
+
+def _entering_patches(
+    item: MediaItem, slot_start: int, slot_stop: int, *, processor: Any, taps: CellTaps | None
+) -> PatchBatch:
+    grid, present = item.grid, item.entering.present
+    _, height, width = grid.patch_grid
+    places = patch_places(height, width, grid.merge_size)
+    part = present[slot_start:slot_stop]
+    chosen = np.flatnonzero(part)
+    counts = part.sum(axis=1)
+    if taps is not None:
+        numbers = np.where(part, np.cumsum(part).reshape(part.shape) - 1, -1).reshape(-1)
+        taps = taps.of(np.flatnonzero(item.selection.keep[slot_start:slot_stop])).renumbered(numbers)
+    return PatchBatch(
+        pixel_values=_pixels(item, slot_start, slot_stop, processor, chosen),
+        rows=places[0][chosen % part.shape[1]],
+        cols=places[1][chosen % part.shape[1]],
+        heights=np.full(len(chosen), height),
+        widths=np.full(len(chosen), width),
+        cu_seqlens=np.cumsum([0, *counts[counts > 0]]),
+        taps=taps,
+        keys=borrow_keys(present, slot_start, slot_stop, places=places) if item.encoder == "reuse" else None,
+    )
+
+
+def _pixels(
+    item: MediaItem, slot_start: int, slot_stop: int, processor: Any, chosen: np.ndarray | None
+) -> torch.Tensor:
+    return pixel_values(
+        item.grid,
+        slot_start,
+        slot_stop,
+        mean=processor.image_mean,
+        std=processor.image_std,
+        rescale=processor.rescale_factor,
+        chosen=chosen,
     )

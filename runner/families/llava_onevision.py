@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import encode_seeing
+from runner.entering import ALL_ENCODERS
 from runner.errors import EngineStartError
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
@@ -33,6 +34,7 @@ from vision.resize import FixedSize
 from vision.sampling import SamplingPolicy
 from vision.tiling import AnyResolution, PadToSquare
 from vision.towers.packed import EncodedCells, PatchBatch
+from vision.towers.rotary import Attend
 from vision.towers.siglip import hidden_states, reading_order
 
 # Frames of a clip where a checkpoint states neither a number nor a rate; released ones do not, and saw up to this many.
@@ -45,6 +47,7 @@ class LlavaOneVision:
 
     name = "llava_onevision"
     modalities: tuple[Kind, ...] = ("image", "video")
+    encoders = ALL_ENCODERS
 
     def __init__(self, model: Any, processor: Any) -> None:
         config = model.config
@@ -141,10 +144,14 @@ class LlavaOneVision:
         return slot_patches(item, slot_start, slot_stop, processor=processor, taps=taps)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        assert batch.taps is not None
-        places, attend = reading_order(self._tower, batch), plan_packed(batch.cu_seqlens)
-        hidden = hidden_states(self._tower, batch, places, attend, after=self._after)
-        return EncodedCells(embeddings=batch.taps.pool(self._projector(hidden)))
+        places, taps = reading_order(self._tower, batch), batch.taps
+        assert taps is not None
+
+        def encode(attend: Attend) -> EncodedCells:
+            hidden = hidden_states(self._tower, batch, places, attend, after=self._after)
+            return EncodedCells(embeddings=taps.pool(self._projector(hidden)))
+
+        return encode_seeing(batch, encode)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """A placeholder that no cell is written over is a newline."""

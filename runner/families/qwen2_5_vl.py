@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 import torch
 
-from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import plan_segments
+from runner.entering import ALL_ENCODERS
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, generation_defaults, picture_bounds, sampling_policy, slot_patches
 from runner.families.decoder import Decoder
@@ -38,6 +39,7 @@ class Qwen25VL:
 
     name = "qwen2_5_vl"
     modalities: tuple[Kind, ...] = ("image", "video")
+    encoders = ALL_ENCODERS
 
     def __init__(self, model: Any, processor: Any) -> None:
         self._model = model
@@ -141,7 +143,7 @@ class Qwen25VL:
         return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        return encode_packed(self._tower, batch, plan_packed)
+        return encode_packed(self._tower, batch, plan_segments)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self._text.embed_tokens(token_ids)

@@ -16,8 +16,9 @@ from transformers.models.smolvlm.processing_smolvlm import (
     FRAME_TIMESTAMP_MESSAGE,
 )
 
-from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import encode_seeing
+from runner.entering import ALL_ENCODERS
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
 from runner.families.decoder import Decoder
@@ -38,6 +39,7 @@ from vision.resize import FixedSize
 from vision.sampling import GRID_TOLERANCE_S, SamplingPolicy
 from vision.tiling import ResizeTwice, SquareTiles
 from vision.towers.packed import EncodedCells, PatchBatch
+from vision.towers.rotary import Attend
 from vision.towers.siglip import hidden_states, shuffle_pixels, stretched_order
 
 # The processor does not load without the package num2words (LGPL), which it needs to spell one number. We spell it
@@ -57,6 +59,7 @@ class SmolVLM:
 
     name = "smolvlm"
     modalities: tuple[Kind, ...] = ("image", "video")
+    encoders = ALL_ENCODERS
 
     def __init__(self, model: Any, processor: Any) -> None:
         self._model = model
@@ -173,10 +176,13 @@ class SmolVLM:
         return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        last = len(self._tower.encoder.layers)
-        places, attend = stretched_order(self._tower, batch), plan_packed(batch.cu_seqlens)
-        hidden = self._tower.post_layernorm(hidden_states(self._tower, batch, places, attend, after=(last,)))
-        return EncodedCells(embeddings=self._connector.modality_projection(shuffle_pixels(hidden, self._merge)))
+        last, places = len(self._tower.encoder.layers), stretched_order(self._tower, batch)
+
+        def encode(attend: Attend) -> EncodedCells:
+            hidden = self._tower.post_layernorm(hidden_states(self._tower, batch, places, attend, after=(last,)))
+            return EncodedCells(embeddings=self._connector.modality_projection(shuffle_pixels(hidden, self._merge)))
+
+        return encode_seeing(batch, encode)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self._text.embed_tokens(token_ids)

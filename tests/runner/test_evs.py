@@ -22,7 +22,7 @@ from tests.runner.test_history import assert_same
 MAX_TOKENS = 5
 TOLERANCE = 1e-4
 METHODS = {
-    "gate": EvsOptions(method="gate"),
+    "gate": EvsOptions(method="gate", encoder="full"),
     "evs": EvsOptions(method="evs", rate=0.6),
     "uniform": EvsOptions(method="uniform", rate=0.6),
     "random": EvsOptions(method="random", rate=0.6, seed=3),
@@ -192,7 +192,8 @@ def test_one_count_for_random_clips_and_rates(qwen: tuple[LocalEngine, Path], se
 @pytest.mark.parametrize(
     ("options", "param"),
     [
-        ({"method": "gate", "encoder": "reuse"}, "evs.encoder"),
+        ({"method": "evs", "rate": 0.5, "encoder": "reuse"}, "evs.encoder"),
+        ({"method": "none", "encoder": "skip"}, "evs.encoder"),
         ({"method": "none", "rate": 0.5}, "evs.rate"),
         ({"method": "evs"}, "evs.rate"),
         ({"method": "evs", "rate": 1.0}, "evs.rate"),

@@ -4,13 +4,14 @@ knows nothing of pixels' meaning or of who asked."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from vision.towers.keys import KeyRows, join_keys, own_keys
 from vision.towers.pooling import CellTaps, join_taps
 
 
@@ -19,8 +20,9 @@ class PatchBatch:
     """R patches in merge-group order: the merge_size**2 patches of a cell are neighbours.
 
     pixel_values: (R, D_in) float. rows, cols: (R,) int64, place of each patch in its picture. heights, widths: (R,)
-    int64, that picture's size in patches. cu_seqlens: (segments + 1,) int64; attention stays inside a segment.
-    taps: how patches are pooled into cells, where a cell is not a square of neighbours.
+    int64, that picture's size in patches. cu_seqlens: (segments + 1,) int64; attention stays inside a segment, unless
+    `keys` says what each segment sees. taps: how patches are pooled into cells, where a cell is not a square of
+    neighbours.
     """
 
     pixel_values: torch.Tensor
@@ -30,14 +32,21 @@ class PatchBatch:
     widths: np.ndarray
     cu_seqlens: np.ndarray
     taps: CellTaps | None = None
+    keys: KeyRows | None = None
+
+    def carrying(self, carried: tuple[torch.Tensor, ...]) -> PatchBatch:
+        """The same part of a clip, with the keys and values that its earlier part has left for it."""
+        return self if self.keys is None else replace(self, keys=self.keys.carrying(carried))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class EncodedCells:
-    """N cells as the language model reads them: embeddings (N, D); planes: deepstack levels, each (N, D)."""
+    """N cells as the language model reads them: embeddings (N, D); planes: deepstack levels, each (N, D); carry: what
+    the clips' next parts will read, see Sight."""
 
     embeddings: torch.Tensor
     planes: tuple[torch.Tensor, ...] = ()
+    carry: tuple[torch.Tensor, ...] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -60,6 +69,7 @@ def patch_places(height: int, width: int, merge_size: int) -> tuple[np.ndarray, 
 
 def concatenate(batches: Sequence[PatchBatch]) -> PatchBatch:
     """One batch of several, segments kept apart."""
+    keys = [batch.keys or own_keys(batch.cu_seqlens) for batch in batches]
     offsets = np.cumsum([0, *(len(batch.rows) for batch in batches)])
     ends = [batch.cu_seqlens[1:] + offset for batch, offset in zip(batches, offsets, strict=False)]
     pairs = zip(batches, offsets.tolist(), strict=False)
@@ -72,6 +82,7 @@ def concatenate(batches: Sequence[PatchBatch]) -> PatchBatch:
         widths=np.concatenate([batch.widths for batch in batches]),
         cu_seqlens=np.concatenate([np.zeros(1, np.int64), *ends]),
         taps=join_taps(taps) if taps else None,
+        keys=join_keys(keys, [len(batch.rows) for batch in batches]) if any(batch.keys for batch in batches) else None,
     )
 
 

@@ -27,6 +27,17 @@ class CellTaps:
         """The same cells of patches that stand `patches` rows later."""
         return CellTaps(patches=self.patches + patches, weights=self.weights)
 
+    def of(self, cells: np.ndarray) -> CellTaps:
+        """These cells alone, by number."""
+        return CellTaps(patches=self.patches[cells], weights=self.weights[cells])
+
+    def renumbered(self, numbers: np.ndarray) -> CellTaps:
+        """The same cells where patch i is row numbers[i]; a patch of number -1 is not there, and none may count on it:
+        its taps, of no weight, read row 0."""
+        patches = numbers[self.patches]
+        assert not self.weights[patches < 0].any(), "a cell reads a patch that is not there"
+        return CellTaps(patches=np.maximum(patches, 0), weights=self.weights)
+
     def pool(self, features: torch.Tensor) -> torch.Tensor:
         """(R, D) of patches to (N, D) of cells."""
         index = torch.from_numpy(self.patches).to(features.device)

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from vision.towers.keys import Segments
 from vision.towers.packed import EncodedCells, PatchBatch, embed_patches
-from vision.towers.rotary import Attend, Phases, PlanAttention, attend_rotated, rotary_phases
+from vision.towers.rotary import Attend, Phases, attend_rotated, rotary_phases
+from vision.towers.sight import PlanAttention, Sight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -26,11 +28,12 @@ class _Arrangement:
 def encode_packed(tower: Any, batch: PatchBatch, plan: PlanAttention) -> EncodedCells:
     """Encode R patches, whose segments are slots, into N = R / merge_size**2 cells.
 
-    tower: transformers' Qwen2.5-VL or Qwen2-VL vision model. plan(cu_seqlens) gives the attention that keeps those
-    segments apart. Rows are reordered where a layer attends otherwise than the one before, a few times in all.
+    tower: transformers' Qwen2.5-VL or Qwen2-VL vision model. plan(segments) gives the attention in which rows see those
+    segments' keys. Rows are reordered where a layer attends otherwise than the one before, a few times in all.
     """
     hidden = embed_patches(tower.patch_embed.proj, batch.pixel_values)  # (R, D_vision)
-    by_slot, by_window = _arrange(tower, batch, plan, hidden)
+    sight = Sight(batch, plan)
+    by_slot, by_window = _arrange(tower, batch, sight, hidden)
     windowed, now = windowed_levels(tower), by_slot
     for level, block in enumerate(tower.blocks):
         wanted = by_window if level in windowed else by_slot
@@ -40,7 +43,7 @@ def encode_packed(tower: Any, batch: PatchBatch, plan: PlanAttention) -> Encoded
         hidden = hidden + block.mlp(block.norm2(hidden))
     if now is not by_slot:
         hidden = hidden[by_slot.enter]
-    return EncodedCells(embeddings=tower.merger(hidden))
+    return EncodedCells(embeddings=tower.merger(hidden), carry=sight.carry)
 
 
 def windowed_levels(tower: Any) -> frozenset[int]:
@@ -49,37 +52,60 @@ def windowed_levels(tower: Any) -> frozenset[int]:
     return frozenset(levels) - frozenset(getattr(tower, "fullatt_block_indexes", levels))
 
 
-def window_order(batch: PatchBatch, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows sorted by window, and the windows' cu_seqlens: (R,) and (windows + 1,) int64.
+def window_order(batch: PatchBatch, side: int) -> tuple[np.ndarray, Segments]:
+    """Rows sorted by window, (R,) int64, and the windows as segments.
 
     side: a window's side in patches; windows are cut from the top left corner of each slot, so that those at the right
     and at the bottom can be smaller. Windows of one size stand together, whichever slot and clip they are of: they are
-    attended as one operator. The patches of a cell stay neighbours.
+    attended as one operator. The patches of a cell stay neighbours. Where a slot sees other rows than its own, a window
+    sees those that stand in it.
 
     Worked example, one slot of 2 x 6 patches (cells of 2 x 2) with windows of side 4: cells 0 and 1 are one window of
     8 rows, cell 2 is one of 4 rows and comes first: order [8..11, 0..7], cu_seqlens [0, 4, 12].
     """
-    segment = np.repeat(np.arange(len(batch.cu_seqlens) - 1), np.diff(batch.cu_seqlens))
-    row, col = batch.rows // side, batch.cols // side
-    window = (segment * (row.max() + 1) + row) * (col.max() + 1) + col
-    _, number, sizes = np.unique(window, return_inverse=True, return_counts=True)
-    order = np.lexsort((number, sizes[number]))  # by size, then by window; rows of a window keep their order
-    return order, np.concatenate((np.zeros(1, np.int64), np.cumsum(np.sort(sizes))))
+    slots = len(batch.cu_seqlens) - 1
+    across = int(batch.widths.max()) // side + 1
+    down = int(batch.heights.max()) // side + 1
+
+    def windows(segment: np.ndarray, rows: np.ndarray, cols: np.ndarray) -> np.ndarray:
+        number: np.ndarray = (segment * down + rows // side) * across + cols // side
+        return number
+
+    window = windows(np.repeat(np.arange(slots), np.diff(batch.cu_seqlens)), batch.rows, batch.cols)
+    used, number, sizes = np.unique(window, return_inverse=True, return_counts=True)
+    if batch.keys is None:
+        order = np.lexsort((number, sizes[number]))  # by size, then by window; rows of a window keep their order
+        return order, Segments(cu_seqlens=_ends(np.sort(sizes)))
+    keys = batch.keys
+    rows, cols = np.concatenate((keys.rows, batch.rows)), np.concatenate((keys.cols, batch.cols))
+    seen = windows(np.repeat(np.arange(slots), np.diff(keys.cu_keys)), rows[keys.index], cols[keys.index])
+    place = np.minimum(np.searchsorted(used, seen), len(used) - 1)
+    index, place = keys.index[used[place] == seen], place[used[place] == seen]  # a window without rows sees nothing
+    key_sizes = np.bincount(place, minlength=len(used))
+    ranked = np.lexsort((sizes, key_sizes))
+    rank = np.argsort(ranked)
+    return np.argsort(rank[number], kind="stable"), Segments(
+        cu_seqlens=_ends(sizes[ranked]),
+        index=index[np.argsort(rank[place], kind="stable")],
+        cu_keys=_ends(key_sizes[ranked]),
+    )
 
 
-def _arrange(
-    tower: Any, batch: PatchBatch, plan: PlanAttention, like: torch.Tensor
-) -> tuple[_Arrangement, _Arrangement]:
+def _ends(sizes: np.ndarray) -> np.ndarray:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+
+
+def _arrange(tower: Any, batch: PatchBatch, sight: Sight, like: torch.Tensor) -> tuple[_Arrangement, _Arrangement]:
     """Rows slot by slot, as they came, and rows window by window; one and the same where the tower has no windows."""
     phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, like)
     if not windowed_levels(tower):
-        whole = _Arrangement(enter=torch.arange(len(batch.rows)), phases=phases, attend=plan(batch.cu_seqlens))
+        whole = _Arrangement(enter=torch.arange(len(batch.rows)), phases=phases, attend=sight.attend)
         return whole, whole
     cells = tower.window_size // tower.spatial_merge_size // tower.patch_size
-    order, cu_windows = window_order(batch, cells * tower.spatial_merge_size)
+    order, windows = window_order(batch, cells * tower.spatial_merge_size)
     into_windows, into_slots = (torch.from_numpy(x).to(like.device) for x in (order, np.argsort(order)))
     turned = phases[0][into_windows], phases[1][into_windows]
     return (
-        _Arrangement(enter=into_slots, phases=phases, attend=plan(batch.cu_seqlens)),
-        _Arrangement(enter=into_windows, phases=turned, attend=plan(cu_windows)),
+        _Arrangement(enter=into_slots, phases=phases, attend=sight.attend),
+        _Arrangement(enter=into_windows, phases=turned, attend=sight.arranged(windows, order)),
     )

@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
-PlanAttention = Callable[[np.ndarray], Attend]
 Phases = tuple[torch.Tensor, torch.Tensor]
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from attention.packed import plan_packed
+from runner.encoder_attention import plan_segments
 from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl, make_qwen2_vl
+from vision.towers.keys import Segments
 from vision.towers.packed import PatchBatch, concatenate, patch_places
 from vision.towers.qwen2_5_vl import encode_packed, window_order
 from vision.towers.rotary import Attend
@@ -51,7 +52,7 @@ def cut_slots(batch: PatchBatch, start: int, stop: int) -> PatchBatch:
 
 @torch.inference_mode()
 def ours(tower: Any, batch: PatchBatch) -> torch.Tensor:
-    return encode_packed(tower, batch, plan_packed).embeddings
+    return encode_packed(tower, batch, plan_segments).embeddings
 
 
 @torch.inference_mode()
@@ -97,16 +98,17 @@ def test_the_comparison_would_notice_other_windows(monkeypatch: pytest.MonkeyPat
 
 
 def test_worked_example_of_the_window_order() -> None:
-    order, cu_seqlens = window_order(noise_batch((1, 2, 6), 0), 4)
+    order, windows = window_order(noise_batch((1, 2, 6), 0), 4)
     assert order.tolist() == [8, 9, 10, 11, 0, 1, 2, 3, 4, 5, 6, 7]
-    assert cu_seqlens.tolist() == [0, 4, 12]
+    assert windows.cu_seqlens.tolist() == [0, 4, 12]
+    assert windows.index is None
 
 
 def test_windows_of_one_size_stand_together_over_all_slots_and_clips() -> None:
     """Few large operators: as many runs of equal windows as there are sizes, however many slots there are."""
     batch = concatenate([noise_batch((40, 6, 10), 0), noise_batch((7, 10, 6), 1)])
-    order, cu_seqlens = window_order(batch, 4)
-    lengths = np.diff(cu_seqlens)
+    order, windows = window_order(batch, 4)
+    lengths = np.diff(windows.cu_seqlens)
     assert lengths.tolist() == sorted(lengths.tolist())
     assert sorted(set(lengths.tolist())) == [4, 8, 16]
     assert sorted(order.tolist()) == list(range(len(batch.rows)))
@@ -118,9 +120,9 @@ def test_each_layer_attends_in_its_own_segments(tower: Any) -> None:
     planned: list[list[int]] = []
     called: list[int] = []
 
-    def plan(cu_seqlens: np.ndarray) -> Attend:
-        index, real = len(planned), plan_packed(cu_seqlens)
-        planned.append(np.diff(cu_seqlens).tolist())
+    def plan(segments: Segments) -> Attend:
+        index, real = len(planned), plan_segments(segments)
+        planned.append(np.diff(segments.cu_seqlens).tolist())
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
             called.append(index)
