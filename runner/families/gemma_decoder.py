@@ -7,7 +7,7 @@ Built once, as runner.families.decoder is: afterwards transformers' own forward 
 from __future__ import annotations
 
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -106,7 +106,7 @@ def _add(linear: Any, x: torch.Tensor, hidden: torch.Tensor, norm: _GemmaNorm | 
 def gemma_layers(text_config: Any) -> tuple[LayerAttention, ...]:
     """What each layer sees. Gemma 3's windows hold inside a picture, too; Gemma 2's do not, as in PaliGemma 2."""
     softcap = getattr(text_config, "attn_logit_softcapping", None)
-    ranges = "in_window" if text_config.model_type == "gemma3_text" else "whole"
+    ranges: Literal["whole", "in_window"] = "in_window" if text_config.model_type == "gemma3_text" else "whole"
     types = getattr(text_config, "layer_types", None) or ["full_attention"] * text_config.num_hidden_layers
     window = getattr(text_config, "sliding_window", None)
     return tuple(
