@@ -86,7 +86,7 @@ class Admission:
                 priority=request.priority,
                 prompt=laid.prompt,
                 items=laid.items,
-                drawing=self._settle(request, room=laid.room, seed=seed, stream=index),
+                goal=self._settle(request, room=laid.room, seed=seed, stream=index),
                 wants_progress=request.progress,
             )
             for index in range(request.n)
@@ -141,6 +141,10 @@ class Admission:
         for part in parts:
             if part.kind not in self.family.modalities:
                 raise RequestError("invalid", f"this model takes no {part.kind} input", param="messages")
+
+    def check_length(self, tokens: int) -> None:
+        """Raises RequestError for a prompt of text of so many tokens that cannot be read whole."""
+        self._room(tokens, tokens, None)
 
     def _check_ranges(self, prompt: Prompt, items: Seq[MediaItem], promised: int) -> None:
         """Rows that see each other are computed in one step, with all their encodings at hand. Raises RequestError

@@ -114,6 +114,7 @@ def _describe(config: EngineConfig, loaded: LoadedModel, capacity: Capacity, loa
         dtype=str(loaded.dtype).removeprefix("torch."),
         parameters=loaded.parameters,
         vocab_size=family.shape.vocab_size,
+        embedding_width=family.shape.hidden_size,
         max_model_len=capacity.max_model_len,
         page_size=config.page_size,
         num_pages=capacity.kv.num_pages,

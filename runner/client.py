@@ -14,6 +14,8 @@ from typing import Literal, TypeVar
 import msgspec
 
 from runner.config import EngineConfig
+from runner.embed_messages import Embed
+from runner.embedding_client import EmbeddingStream
 from runner.errors import EngineDeadError, EngineError, EngineStartError, RequestError
 from runner.hosting import EngineHandle, start_engine_process, start_engine_thread
 from runner.messages import (
@@ -21,8 +23,11 @@ from runner.messages import (
     Accepted,
     Delta,
     Drawn,
+    DropCaches,
+    EmbedAccepted,
     EngineInfo,
     Fatal,
+    FromEngine,
     Generate,
     GetStats,
     Loading,
@@ -134,6 +139,12 @@ class EngineClient:
         assert isinstance(accepted, Accepted)
         return GenerationStream(self, request.request_id, request.n, accepted, inbox)
 
+    async def embed(self, request: Embed) -> EmbeddingStream:
+        """As `generate`, for vectors."""
+        inbox, accepted = await self._ask(request, request.request_id)
+        assert isinstance(accepted, EmbedAccepted)
+        return EmbeddingStream(self, request, accepted, inbox)
+
     async def render(self, request: Render) -> Rendered:
         return await self._ask_once(request, request.request_id, Rendered)
 
@@ -142,6 +153,10 @@ class EngineClient:
 
     async def stats(self, request_id: str) -> Stats:
         return await self._ask_once(GetStats(request_id=request_id), request_id, Stats)
+
+    def drop_caches(self) -> None:
+        """Have what is asked from now on decoded, selected and encoded afresh; for measuring."""
+        self.send(DropCaches())
 
     async def close(self, *, grace_s: float = 5.0) -> None:
         """Stop the engine: let running requests finish for `grace_s`, then end it in any case."""
@@ -204,11 +219,11 @@ class EngineClient:
             for inbox in self._inboxes.values():
                 inbox.fail(self._dead)
 
-    def _route(self, message: Message) -> None:
+    def _route(self, message: FromEngine) -> None:
         if isinstance(message, StepOutput):
-            for delta in message.deltas:
-                self._deliver(delta.request_id, delta)
-        elif isinstance(message, Accepted | Rejected | Rendered | Drawn | Stats | Progress):
+            for part in (*message.deltas, *message.vectors):
+                self._deliver(part.request_id, part)
+        elif not isinstance(message, EngineInfo | Loading | Fatal):
             self._deliver(message.request_id, message)
 
     def _deliver(self, request_id: str, message: Message) -> None:

@@ -8,11 +8,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
+from runner.embed_messages import Vector
 from runner.encoder_store import EncoderStore, StoredItem
 from runner.errors import RequestError
 from runner.items import MediaItem
 from runner.messages import Delta, FinishReason, TokenLogprob
 from runner.model_runner import ModelRunner, StepResult
+from runner.pooling import Pooled, vector_bytes
 from runner.sampler import Sampled
 from runner.scheduler import EncodeJob, Scheduler, StepPlan
 from runner.sequence import Sequence, SequenceId
@@ -20,9 +24,10 @@ from runner.sequence import Sequence, SequenceId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepReport:
-    """What a step gave: deltas for clients, and prefilling sequences whose progress was asked for."""
+    """What a step gave: deltas and vectors for clients, and prefilling sequences whose progress was asked for."""
 
     deltas: tuple[Delta, ...]
+    vectors: tuple[Vector, ...]
     plan: StepPlan
 
 
@@ -48,7 +53,8 @@ class Engine:
     def step(self) -> StepReport:
         plan = self.scheduler.schedule()
         result = self.runner.run(plan)
-        return StepReport(deltas=self._commit(plan, result), plan=plan)
+        deltas, vectors = self._commit(plan, result)
+        return StepReport(deltas=deltas, vectors=vectors, plan=plan)
 
     def abort(self, request_id: str, index: int | None, reason: Literal["abort", "stop"] = "abort") -> list[Delta]:
         """End one answer, or all of a request's; unknown ids are no error: they may just have finished."""
@@ -72,18 +78,20 @@ class Engine:
         self.scheduler.release_spent_encodings()
         return deltas
 
-    def _commit(self, plan: StepPlan, result: StepResult) -> tuple[Delta, ...]:
-        deltas = []
-        tokens = iter(result.tokens)
+    def _commit(self, plan: StepPlan, result: StepResult) -> tuple[tuple[Delta, ...], tuple[Vector, ...]]:
+        deltas, vectors = [], []
+        tokens, pooled = iter(result.tokens), iter(result.vectors)
         for work in plan.rows:
             self.scheduler.advance(work)
             self.counters["prompt_tokens" if not work.sequence.output else "decode_rows"] += work.stop - work.start
             if work.samples:
                 deltas.append(self._take_token(work.sequence, next(tokens)))
+            elif isinstance(work.sequence.goal, Pooled) and work.stop == len(work.sequence):
+                vectors.append(self._take_vector(work.sequence, next(pooled)))
         for job, entry in self.scheduler.take_encoded_jobs():
             self._finish_job(job, entry)
         self.scheduler.release_spent_encodings()
-        return tuple(deltas)
+        return tuple(deltas), tuple(vectors)
 
     def _finish_job(self, job: EncodeJob, entry: StoredItem) -> None:
         """Choose an item's cells from its encoding, and keep their rows for the sequence that is about to come."""
@@ -91,6 +99,11 @@ class Engine:
         item = MediaItem.of(job.item.decoded, selection, job.policy)
         self.store.add_pruned(item, entry)
         job.answer.set_result(item)
+
+    def _take_vector(self, sequence: Sequence, vector: np.ndarray) -> Vector:
+        """A pooled sequence is over when its rows are computed."""
+        self._finish(sequence, "stop")
+        return Vector(request_id=sequence.request_id, index=sequence.index, data=vector_bytes(vector))
 
     def _take_token(self, sequence: Sequence, drawn: Sampled) -> Delta:
         self.counters["generation_tokens"] += 1
@@ -117,6 +130,8 @@ class Engine:
         sequence.finish_reason = reason
         del self._sequences[sequence.id]
         self.counters[f"finished_{reason}"] += 1
+        if isinstance(sequence.goal, Pooled):
+            sequence.goal.finished()
         return Delta(
             request_id=sequence.request_id,
             index=sequence.index,

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from runner.embed_messages import Embed, Vector
 from runner.requests import ChatMessage, EvsOptions, MediaPart, Message, SamplingParams
 
 FinishReason = Literal["stop", "length", "abort", "error"]
@@ -74,13 +75,17 @@ class GetStats(Message, frozen=True, kw_only=True):
     request_id: str
 
 
+class DropCaches(Message, frozen=True, kw_only=True):
+    """Forget decoded clips, Selections and encodings that nobody reads: what comes next is done afresh."""
+
+
 class Shutdown(Message, frozen=True, kw_only=True):
     """Stop taking requests, finish (or after `grace_s` abort) what runs, exit."""
 
     grace_s: float = 0.0
 
 
-ToEngine = Generate | Render | Overlay | Abort | GetStats | Shutdown
+ToEngine = Generate | Embed | Render | Overlay | Abort | GetStats | DropCaches | Shutdown
 
 
 # ------------------------------------------------------------------------------------------------- engine -> client
@@ -95,6 +100,7 @@ class EngineInfo(Message, frozen=True, kw_only=True):
     dtype: str
     parameters: int
     vocab_size: int
+    embedding_width: int = 0
     max_model_len: int
     page_size: int
     num_pages: int
@@ -161,6 +167,13 @@ class Accepted(Message, frozen=True, kw_only=True):
     max_tokens: int
 
 
+class EmbedAccepted(Message, frozen=True, kw_only=True):
+    """As Accepted, for an embedding request: one usage an input."""
+
+    request_id: str
+    usages: tuple[PromptUsage, ...]
+
+
 class Rejected(Message, frozen=True, kw_only=True):
     request_id: str
     kind: ErrorKind
@@ -200,7 +213,8 @@ class Delta(Message, frozen=True, kw_only=True):
 class StepOutput(Message, frozen=True, kw_only=True):
     """All that one step produced: one message, one wake-up."""
 
-    deltas: tuple[Delta, ...]
+    deltas: tuple[Delta, ...] = ()
+    vectors: tuple[Vector, ...] = ()
 
 
 class RenderedItem(Message, frozen=True, kw_only=True):
@@ -246,7 +260,19 @@ class Fatal(Message, frozen=True, kw_only=True):
     message: str
 
 
-FromEngine = EngineInfo | Loading | Accepted | Rejected | Progress | StepOutput | Rendered | Drawn | Stats | Fatal
+FromEngine = (
+    EngineInfo
+    | Loading
+    | Accepted
+    | EmbedAccepted
+    | Rejected
+    | Progress
+    | StepOutput
+    | Rendered
+    | Drawn
+    | Stats
+    | Fatal
+)
 
 
 # ------------------------------------------------------------------------------------------------------- wire form

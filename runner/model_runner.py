@@ -4,7 +4,7 @@ neither what runs nor what becomes of the tokens."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,9 @@ from runner.config import EngineConfig
 from runner.encoder_queue import EncoderWork
 from runner.encoder_store import EncoderStore
 from runner.families.base import Family
+from runner.families.embedding import embedding_policy
 from runner.inputs import InputBuffers, StepInputs
+from runner.pooling import Pooled, pool_rows
 from runner.route import StepShape, route
 from runner.sampler import Sampled, SampleRow, sample
 from runner.scheduler import RowsWork, StepPlan
@@ -24,9 +26,11 @@ from vision.towers.packed import EncodedCells, PatchBatch, concatenate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One drawn token for each work that samples, in the plan's order."""
+    """One drawn token for each work that samples, and one vector for each pooled sequence that is through, in the
+    plan's order."""
 
-    tokens: tuple[Sampled, ...]
+    tokens: tuple[Sampled, ...] = ()
+    vectors: tuple[np.ndarray, ...] = ()
 
 
 class ModelRunner:
@@ -45,6 +49,7 @@ class ModelRunner:
         self._family = family
         self.backend = backend
         self._store = store
+        self._pooling = embedding_policy(family).pooling
         layout = backend.layout
         embeds = torch.zeros(
             (config.max_num_batched_tokens, family.shape.hidden_size), dtype=layout.dtype, device=layout.device
@@ -57,14 +62,27 @@ class ModelRunner:
         if plan.encoder:
             self._encode(plan.encoder)
         if not plan.rows:
-            return StepResult(tokens=())
+            return StepResult()
         inputs = self._inputs.fill(plan.rows, self._store, self._family.embed)
         hidden = self._forward(inputs, len(plan.rows))
+        vectors = tuple(self._pool(plan.rows, hidden))
         sampling = [work for work in plan.rows if work.samples]
         if not sampling:
-            return StepResult(tokens=())
+            return StepResult(vectors=vectors)
         logits = self._family.logits(hidden[inputs.sample_rows]).cpu()
-        return StepResult(tokens=tuple(sample(logits, [_sample_row(work) for work in sampling])))
+        return StepResult(tokens=tuple(sample(logits, [_sample_row(work) for work in sampling])), vectors=vectors)
+
+    def _pool(self, rows: Sequence[RowsWork], hidden: torch.Tensor) -> Iterator[np.ndarray]:
+        """Read the rows of pooled sequences; hidden (S, D) in the order of `rows`."""
+        first = 0
+        for work in rows:
+            states = hidden[first : first + work.stop - work.start]
+            first += len(states)
+            if isinstance(work.sequence.goal, Pooled):
+                pooling, length = self._pooling, len(work.sequence)
+                vector = pool_rows(work.sequence.goal, states, start=work.start, length=length, pooling=pooling)
+                if vector is not None:
+                    yield vector
 
     def _forward(self, inputs: StepInputs, num_seqs: int) -> torch.Tensor:
         num_visual = 0 if inputs.visual is None else len(inputs.visual.rows)

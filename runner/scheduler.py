@@ -22,6 +22,7 @@ from runner.encoder_queue import EncoderQueue, EncoderWork
 from runner.encoder_store import EncoderStore, StoredItem
 from runner.items import MediaItem
 from runner.pages import PagePool, pages_for
+from runner.pooling import Pooled
 from runner.ranges import cut_before, range_at
 from runner.sequence import Sequence
 
@@ -42,7 +43,8 @@ class EncodeJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsWork:
-    """Compute rows [start, stop) of a sequence; `samples` when the last of them yields a token."""
+    """Compute rows [start, stop) of a sequence; `samples` when the last of them yields a token. A pooled sequence's
+    rows are read as they come and yield none."""
 
     sequence: Sequence
     start: int
@@ -251,4 +253,5 @@ def _order(sequence: Sequence) -> tuple[int, int, int]:
 
 
 def _rows_of(sequence: Sequence, stop: int) -> RowsWork:
-    return RowsWork(sequence=sequence, start=sequence.num_computed_tokens, stop=stop, samples=stop == len(sequence))
+    samples = stop == len(sequence) and not isinstance(sequence.goal, Pooled)
+    return RowsWork(sequence=sequence, start=sequence.num_computed_tokens, stop=stop, samples=samples)

@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.items import MediaItem
 from runner.messages import FinishReason
+from runner.pooling import Pooled
 from runner.prompt import Prompt
 from runner.sampling import Drawing
 
@@ -20,7 +21,8 @@ Phase = Literal["waiting", "running", "finished"]
 @dataclass(slots=True, kw_only=True, eq=False)
 class Sequence:
     """request_id and index name it; priority (lower first) and arrival order it. num_computed_tokens <= len(self):
-    rows whose keys lie in pages."""
+    rows whose keys lie in pages. goal: tokens drawn one by one, or a vector pooled from the prompt's own rows, which
+    ends the sequence."""
 
     request_id: str
     index: int
@@ -28,7 +30,7 @@ class Sequence:
     priority: int = 0
     prompt: Prompt
     items: tuple[MediaItem, ...]
-    drawing: Drawing
+    goal: Drawing | Pooled
     wants_progress: bool = False
 
     phase: Phase = "waiting"
@@ -47,6 +49,11 @@ class Sequence:
     @property
     def id(self) -> SequenceId:
         return (self.request_id, self.index)
+
+    @property
+    def drawing(self) -> Drawing:
+        assert isinstance(self.goal, Drawing), "a pooled sequence draws no token"
+        return self.goal
 
     def __len__(self) -> int:
         return len(self.prompt) + len(self.output)

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from runner.assembly import Assembled, assemble
 from runner.config import EngineConfig
+from runner.embed_messages import Embed
 from runner.engine import Engine
 from runner.errors import EngineStartError
 from runner.messages import (
@@ -125,7 +126,8 @@ class Service:
             log.exception("a step failed")
             self._send(self._engine.fail_all(_INTERNAL))
             return False
-        self._send(report.deltas)
+        if report.deltas or report.vectors:
+            self._outbox.send(StepOutput(deltas=report.deltas, vectors=report.vectors))
         for sequence in {work.sequence for work in report.plan.rows if work.sequence.wants_progress}:
             if not sequence.output or len(sequence.output) == 1:
                 self._say_prefill(sequence)
@@ -149,7 +151,7 @@ class Service:
 
     def _receive(self, message: ToEngine) -> None:
         match message:
-            case Generate() | Render() | Overlay():
+            case Generate() | Embed() | Render() | Overlay():
                 self._submissions.start(message, num_waiting=self._engine.scheduler.num_waiting)
             case Abort(request_id=request_id, index=index, reason=reason):
                 self._submissions.cancel(

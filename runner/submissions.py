@@ -13,9 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from evs.policy import EvsPolicy
 from evs.select import PendingSelection
 from runner.admission import Admission
+from runner.embed_messages import Embed
+from runner.embedding import submit_embedding
 from runner.errors import RequestCancelled, RequestError
 from runner.items import MediaItem
-from runner.messages import Accepted, Generate, Overlay, Progress, Rejected, Render
+from runner.messages import Accepted, EmbedAccepted, Generate, Overlay, Progress, PromptUsage, Rejected, Render
 from runner.outbox import Outbox
 from runner.render import draw_overlay, render_request
 from runner.requests import ChatMessage
@@ -23,7 +25,7 @@ from runner.scheduler import EncodeJob
 from runner.sequence import Sequence
 
 CANCEL_POLL_S = 0.05
-Submission = Generate | Render | Overlay
+Submission = Generate | Embed | Render | Overlay
 
 log = logging.getLogger("evserve.engine")
 
@@ -45,7 +47,7 @@ class Waiter:
     def finish_selection(self, item: MediaItem, pending: PendingSelection, policy: EvsPolicy) -> MediaItem:
         """Ask the model's thread, and look up now and then whether anybody still waits."""
         answer: Future[MediaItem] = Future()
-        priority = self._request.priority if isinstance(self._request, Generate) else 0
+        priority = self._request.priority if isinstance(self._request, Generate | Embed) else 0
         self._submissions.post_job(
             EncodeJob(
                 request_id=self._request.request_id,
@@ -138,6 +140,8 @@ class Submissions:
             match request:
                 case Generate():
                     self._submit(request, arrival, cancel)
+                case Embed():
+                    self._embed(request, arrival, cancel)
                 case Render():
                     self._render(request, arrival, cancel)
                 case Overlay():
@@ -157,13 +161,29 @@ class Submissions:
         caller = Waiter(self, request, arrival, cancel)
         sequences, usage = self._admission.submit(request, arrival, caller)
         max_tokens = sequences[0].drawing.max_tokens
-        if usage.evs is not None:
-            self.cells["seen", usage.evs.method] += usage.evs.cells
-            self.cells["kept", usage.evs.method] += usage.evs.kept
+        accepted = Accepted(request_id=request.request_id, usage=usage, max_tokens=max_tokens)
+        self._accept(accepted, (usage,), sequences, cancel)
+
+    def _embed(self, request: Embed, arrival: int, cancel: threading.Event) -> None:
+        caller = Waiter(self, request, arrival, cancel)
+        sequences, usages = submit_embedding(self._admission, request, arrival, caller)
+        self._accept(EmbedAccepted(request_id=request.request_id, usages=usages), usages, sequences, cancel)
+
+    def _accept(
+        self,
+        accepted: Accepted | EmbedAccepted,
+        usages: tuple[PromptUsage, ...],
+        sequences: list[Sequence],
+        cancel: threading.Event,
+    ) -> None:
+        """Tell the client, then the model's thread, unless the client has gone."""
+        for evs in (usage.evs for usage in usages if usage.evs is not None):
+            self.cells["seen", evs.method] += evs.cells
+            self.cells["kept", evs.method] += evs.kept
         with self._lock:
             if cancel.is_set():
                 raise RequestCancelled
-            self.outbox.send(Accepted(request_id=request.request_id, usage=usage, max_tokens=max_tokens))
+            self.outbox.send(accepted)
             self._post(sequences)
 
     def _render(self, request: Render, arrival: int, cancel: threading.Event) -> None:

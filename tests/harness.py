@@ -78,7 +78,7 @@ class LocalEngine:
         self.assembled = assembled
         self.engine = assembled.engine
         self.answers: dict[tuple[str, int], Answer] = {}
-        self._arrivals = itertools.count()
+        self.arrivals = itertools.count()
 
     @property
     def vocab_size(self) -> int:
@@ -92,7 +92,7 @@ class LocalEngine:
         evs: EvsOptions | None = None,
         n: int = 1,
     ) -> str:
-        arrival = next(self._arrivals)
+        arrival = next(self.arrivals)
         request = Generate(
             request_id=f"r{arrival}", chat=tuple(chat), sampling=sampling or self.everything(8),
             evs=evs or EvsOptions(), n=n,

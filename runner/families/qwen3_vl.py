@@ -24,6 +24,7 @@ from runner.families.qwen import (
     mrope_positions,
     pad_ids,
 )
+from runner.families.qwen3_vl_embedding import read_embedding_policy
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
@@ -55,6 +56,7 @@ class Qwen3VL:
             vision.patch_size,
         )
         self.shape = decoder_shape(model, num_planes=len(vision.deepstack_visual_indexes))
+        self.embedding = read_embedding_policy(model.name_or_path, cell=self._patch * self._merge)
         self.defaults: GenerationDefaults = generation_defaults(model, suppressed=tuple(self._pad_ids.values()))
 
     # -------------------------------------------------------------------------------------------------- pictures
