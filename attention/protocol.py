@@ -64,6 +64,12 @@ class KVLayout:
         return self.layers or (LayerAttention(),) * self.num_layers
 
     @property
+    def window(self) -> int | None:
+        """Rows behind which no layer sees anything; None where some layer sees all."""
+        windows = [layer.window for layer in self.by_layer]
+        return None if None in windows else max(window for window in windows if window is not None)
+
+    @property
     def page_bytes(self) -> int:
         """Bytes of one page over all layers, keys and values."""
         rows = 2 * self.num_layers * self.page_size

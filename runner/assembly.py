@@ -71,7 +71,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     )
     ingest = Ingest(loaded.family, pool, MediaCache(config.media_cache_bytes), store)
     return Assembled(
-        engine=Engine(Scheduler(config, pages, store), runner, store),
+        engine=Engine(Scheduler(config, pages, store, window=capacity.kv.window), runner, store),
         admission=Admission(loaded.family, loaded.tokenizer, ingest, limits, evs=config.evs, seed=config.seed),
         pool=pool,
         pages=pages,

@@ -54,7 +54,8 @@ class InputBuffers:
             rows = slice(first, first + w.stop - w.start)
             self.token_ids[rows] = w.sequence.token_ids(w.start, w.stop)
             self.positions[:, rows] = w.sequence.positions(w.start, w.stop)
-            self.page_table[w.sequence.slot, : len(w.sequence.pages)] = w.sequence.pages
+            freed, pages = w.sequence.num_freed_pages, w.sequence.pages
+            self.page_table[w.sequence.slot, freed : freed + len(pages)] = pages
         total = int(cu_seqlens[-1])
         self.embeds[:total] = embed(torch.from_numpy(self.token_ids[:total]).to(self._device))
         samples = [int(stop) - 1 for w, stop in zip(work, cu_seqlens[1:], strict=True) if w.samples]

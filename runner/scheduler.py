@@ -63,10 +63,11 @@ class StepPlan:
 
 
 class Scheduler:
-    """The model's thread alone calls this."""
+    """The model's thread alone calls this. window: rows behind which no layer sees anything; None: all is seen."""
 
-    def __init__(self, config: EngineConfig, pages: PagePool, store: EncoderStore) -> None:
+    def __init__(self, config: EngineConfig, pages: PagePool, store: EncoderStore, *, window: int | None) -> None:
         self._config = config
+        self._window = window
         self._pages = pages
         self._store = store
         self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []
@@ -141,7 +142,7 @@ class Scheduler:
 
     def _grow_pages(self, sequence: Sequence) -> bool:
         """A page for the newest row; takes from the youngest when none is free. False when that was itself."""
-        while len(sequence.pages) * self._config.page_size < len(sequence):
+        while (sequence.num_freed_pages + len(sequence.pages)) * self._config.page_size < len(sequence):
             page = self._pages.take(1, after=sequence.pages[-1])
             if page is not None:
                 sequence.pages += page
@@ -187,7 +188,7 @@ class Scheduler:
         decodes that find no room beside it wait for one step, or a house full of them would keep it out for ever."""
         first = next((sequence for sequence in self.running if not sequence.is_decoding), None)
         found = None if first is None else range_at(first.prompt.ranges, first.num_computed_tokens)
-        if first is None or found is None or self._reach(first, []) < found[1]:
+        if first is None or found is None or self._reach(first, EncoderQueue(self._store, 0)) < found[1]:
             return 0
         return found[1] - found[0]
 
@@ -208,6 +209,18 @@ class Scheduler:
     def advance(self, work: RowsWork) -> None:
         """Rows [start, stop) are computed."""
         work.sequence.num_computed_tokens = work.stop
+        if self._window is not None:
+            self._free_unseen(work.sequence, self._window)
+
+    def _free_unseen(self, sequence: Sequence, window: int) -> None:
+        """Give back the pages that no coming row can see. Worked example, window 20, pages of 16: after 40 rows the
+        next one sees rows 21 to 40, so the first page goes; the second, rows 16 to 31, after 51."""
+        unseen = max(0, sequence.num_computed_tokens + 1 - window) // self._config.page_size
+        count = min(unseen - sequence.num_freed_pages, len(sequence.pages) - 1)  # it grows behind its last page
+        if count > 0:
+            self._pages.give_back(sequence.pages[:count])
+            del sequence.pages[:count]
+            sequence.num_freed_pages += count
 
     def finish(self, sequence: Sequence) -> None:
         """Take a sequence out, wherever it is, and give back all it holds."""
@@ -237,7 +250,7 @@ class Scheduler:
         self.running.remove(sequence)
         self._pages.give_back(sequence.pages)
         heapq.heappush(self._slots, sequence.slot)
-        sequence.pages, sequence.slot = [], -1
+        sequence.pages, sequence.num_freed_pages, sequence.slot = [], 0, -1
 
     def check_integrity(self) -> None:
         """Assert that pages, places and encodings are held by running sequences alone."""

@@ -36,7 +36,8 @@ class Sequence:
     phase: Phase = "waiting"
     output: list[int] = field(default_factory=list)
     num_computed_tokens: int = 0
-    pages: list[int] = field(default_factory=list)
+    pages: list[int] = field(default_factory=list)  # of rows from num_freed_pages * page_size on
+    num_freed_pages: int = 0  # before those: no layer can see them any more
     slot: int = -1
     last_rows: tuple[int, ...] = field(init=False)  # the last cell of each item: then its encoding is not needed
     finish_reason: FinishReason | None = None

@@ -91,11 +91,12 @@ class LocalEngine:
         sampling: SamplingParams | None = None,
         evs: EvsOptions | None = None,
         n: int = 1,
+        priority: int = 0,
     ) -> str:
         arrival = next(self.arrivals)
         request = Generate(
             request_id=f"r{arrival}", chat=tuple(chat), sampling=sampling or self.everything(8),
-            evs=evs or EvsOptions(), n=n,
+            evs=evs or EvsOptions(), n=n, priority=priority,
         )  # fmt: skip
         sequences, usage = self.assembled.admission.submit(request, arrival, LocalCaller(self, arrival))
         for sequence in sequences:

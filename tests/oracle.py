@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from PIL import Image
-from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers import AutoConfig, AutoModelForImageTextToText, AutoProcessor
 from transformers.video_utils import VideoMetadata
 
 from runner.requests import ChatMessage, InlineBytes, MediaPart, TextPart
@@ -50,7 +50,9 @@ class OracleAnswer:
 
 @lru_cache(maxsize=8)
 def load_oracle(folder: Path) -> tuple[Any, Any]:
-    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="sdpa")
+    text = AutoConfig.from_pretrained(folder).get_text_config()
+    attention = "sdpa" if getattr(text, "attn_logit_softcapping", None) is None else "eager"
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
     return model.eval(), AutoProcessor.from_pretrained(folder)
 
 
