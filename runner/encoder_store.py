@@ -107,6 +107,11 @@ class EncoderStore:
         for key in [k for k, entry in self._entries.items() if k not in self._pinned and not entry.is_complete]:
             del self._entries[key]
 
+    def drop_unpinned(self) -> None:
+        """Forget the cache."""
+        for key in [key for key in self._entries if key not in self._pinned]:
+            del self._entries[key]
+
     def _make_room(self, wanted_bytes: int) -> bool:
         used = self.used_bytes
         loose = [key for key in self._entries if key not in self._pinned]

@@ -82,6 +82,10 @@ class MediaCache:
             self._keep(key, decoded)
             return decoded
 
+    def clear(self) -> None:
+        with self._lock:
+            self._entries.clear()
+
     def selection(self, key: str, policy: EvsPolicy) -> Selection | None:
         entry = self._find(key)
         return None if entry is None else entry.selections.get(policy.key())

@@ -18,6 +18,7 @@ from runner.errors import EngineStartError
 from runner.messages import (
     Abort,
     Delta,
+    DropCaches,
     Fatal,
     Generate,
     GetStats,
@@ -160,6 +161,9 @@ class Service:
                 )
             case GetStats(request_id=request_id):
                 self._outbox.send(collect_stats(request_id, self._assembled, self._submissions))
+            case DropCaches():
+                self._assembled.admission.ingest.cache.clear()
+                self._mailbox.put(self._assembled.store.drop_unpinned)
             case Shutdown(grace_s=grace_s):
                 self._submissions.refuse_new()
                 self._mailbox.put(lambda: self._stop(grace_s))

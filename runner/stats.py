@@ -32,6 +32,9 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
         counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
     for (mode, reason), count in list(engine.runner.routes.items()):
         counters[f'evs:steps_total{{mode="{mode}",reason="{reason}"}}'] = count
+    counters["evs:encoder_seconds_total"] = engine.runner.encoder_s
+    for (mode, reason), count in list(engine.runner.encoded.items()):
+        counters[f'evs:encoder_patches_total{{mode="{mode}",reason="{reason}"}}'] = count
     pages = assembled.pages
     gauges: dict[str, float] = {
         "vllm:num_requests_running": len(scheduler.running),
