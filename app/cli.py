@@ -108,6 +108,22 @@ def overlay(
 
 
 @cli.command()
+def advise(
+    clip: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A video file like yours.")],
+    model: Annotated[str, typer.Option(help="A folder, a hub id, or demo.")] = "demo",
+    fps: Annotated[float | None, typer.Option(min=0.001, help="Frames looked at per second.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Frames looked at in all.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, max=100, help="How often each way is measured.")] = 5,
+) -> None:
+    """Measure CLIP with EVS off, with `gate` and `evs` and in each encoder mode, and say what pays here."""
+    from app.advise import advise_once
+
+    settings = _load(None, model=model)
+    configure_logging("warning")
+    _run_here(advise_once(settings, clip, Look(fps=fps, max_frames=max_frames), rounds=rounds))
+
+
+@cli.command()
 def doctor() -> None:
     """Show what this machine has: cores, memory, device, decoders, attention backends."""
     from app.doctor import show_doctor

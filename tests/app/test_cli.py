@@ -102,7 +102,9 @@ def test_interrupt_while_loading_leaves_quietly(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", [["ask", "README.md", "hi"], ["overlay", "README.md", "-o", "x.png"]])
+@pytest.mark.parametrize(
+    "command", [["ask", "README.md", "hi"], ["overlay", "README.md", "-o", "x.png"], ["advise", "README.md"]]
+)
 def test_a_model_that_is_not_there_is_one_line(command: list[str]) -> None:
     """Also while the decoding processes are still starting."""
     done = subprocess.run(
