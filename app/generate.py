@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from app.answer import Answer, Piece, TextOptions
+from app.deadline import NO_DEADLINE, Deadline
 from app.errors import INTERNAL_MESSAGE, ApiError, describe_error, error_body
 from app.log import log_event, log_failure
 from app.metrics import Metrics
@@ -35,6 +36,7 @@ class Reply:
     form: Literal["body", "events"]
     text: TextOptions
     usage_events: UsageEvents = "none"
+    deadline: Deadline = NO_DEADLINE
 
 
 class Generation:
@@ -54,7 +56,7 @@ class Generation:
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         deltas: AsyncIterator[Delta] = aiter(self._stream)
         try:
-            async for delta in deltas:
+            while (delta := await self.reply.deadline.keep(anext(deltas, None))) is not None:
                 answer = self._answers[delta.index]
                 if answer.is_finished:
                     continue  # a stop string ended it; this is the engine's echo

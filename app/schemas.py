@@ -208,6 +208,7 @@ class SamplingFields(Strict):
     stop_token_ids: Annotated[list[Annotated[int, Field(ge=0, le=MAX_INT)]], Field(max_length=128)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
+    timeout_s: Annotated[float, Field(gt=0, le=86_400)] | None = None
     evs: EvsKnobs | None = None
     video: VideoKnobs | None = None
     user: Ignored = None

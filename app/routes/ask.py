@@ -18,6 +18,7 @@ from fastapi.responses import JSONResponse
 
 from app.body import iterate_form_body
 from app.convert import convert_ask, convert_evs, convert_sampling, convert_text_options
+from app.deadline import Deadline
 from app.formfields import build_json
 from app.generate import Reply, collect, stream_events, submit, usage_events
 from app.hangup import run_while_connected
@@ -49,11 +50,13 @@ async def ask_about_video(request: Request) -> Response:
             form="events" if body.stream else "body",
             text=convert_text_options(body, logprobs=None),
             usage_events=usage_events(body.stream_options),
+            deadline=Deadline.after(body.timeout_s),
         )
         source = find_clip(form, body.file_id, request, resources)
         generate = _make_generate(body, source, reply, state)
         with naming_clip("file" if body.file_id is None else "file_id"):
-            generation = await run_while_connected(request, submit(state, generate, reply, resources))
+            submitting = reply.deadline.keep(submit(state, generate, reply, resources))
+            generation = await run_while_connected(request, submitting)
         if reply.form == "events":
             return EventStream(stream_events(generation), resources.pop_all())
         choices = await run_while_connected(request, collect(generation))

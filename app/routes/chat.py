@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 
 from app.body import read_json
 from app.convert import check_media_count, convert_chat, convert_evs, convert_sampling, convert_text_options
+from app.deadline import Deadline
 from app.gather import gather_media
 from app.generate import Generation, Reply, collect, stream_events, submit, usage_events
 from app.hangup import run_while_connected
@@ -76,9 +77,10 @@ async def _start(request: Request, resources: ExitStack) -> Generation:
         form="events" if body.stream else "body",
         text=convert_text_options(body, logprobs=body.logprobs, token_ids=body.return_token_ids),
         usage_events=usage_events(body.stream_options),
+        deadline=Deadline.after(body.timeout_s),
     )
     call = Call(state=state, owner=get_owner(request), resources=resources)
-    return await run_while_connected(request, _submit(body, reply, call))
+    return await run_while_connected(request, reply.deadline.keep(_submit(body, reply, call)))
 
 
 async def _submit(body: ChatRequest, reply: Reply, call: Call) -> Generation:

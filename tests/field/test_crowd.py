@@ -83,6 +83,15 @@ def test_a_penalty_stays_with_its_owner(talk: Talk) -> None:
     assert [tokens_of(reply) for reply in asyncio.run(together())] == alone * 3
 
 
+def test_an_answer_past_its_deadline_frees_all_it_held(talk: Talk) -> None:
+    """Law 7: however far it came, in the queue, at the encoder or between two tokens."""
+    for timeout_s in (0.001, 0.05, 0.3):
+        reply = talk.send(body_of(CLIPS[2], "?", max_tokens=3000, timeout_s=timeout_s))
+        assert (reply.status_code, reply.json()["error"]["param"]) == (504, "timeout_s")
+    talk.wait_for_rest()
+    assert talk.ask(CLIPS[2], "?", timeout_s=100)
+
+
 # -------------------------------------------------------------------------------------------------------------- values
 
 EXTREMES: list[dict[str, Any]] = [
