@@ -1,9 +1,12 @@
 """Decides what one step does. Owns the queues, the pages and both budgets; knows no tensors' contents and runs nothing.
 
 First come, first served, within a priority (lower goes first). A step decodes every running sequence that can, then
-prefills chunks in order of arrival, as far as the token budget and the encoded rows reach; encoder work is planned
-for the first sequences that need it. When pages run out, the youngest running sequence gives its own back and is
-computed again later.
+prefills chunks, as far as the token budget and the encoded rows reach: half of what is left of the budget goes by
+arrival, the other half to the sequences with the fewest rows left. So a prompt of r rows that has its pages is
+prefilled within ceil((r + s) / (budget // 2)) steps, s being the rows of others of its priority that have no more left
+than it, however long the prompts before it are; and the first in line never gets less than half. Encoder work is
+planned for the first sequences that need it. When pages run out, the youngest running sequence gives its own back and
+is computed again later.
 """
 
 from __future__ import annotations
@@ -111,15 +114,22 @@ class Scheduler:
         encoder = EncoderQueue(self._store, self._encoder_budget(is_decoding=bool(rows)))
         for turn in self._turns():
             encoder.plan(self._needs(turn))
-            if isinstance(turn, EncodeJob):
-                continue
-            sequence = turn
-            stop = min(self._reach(sequence, encoder), sequence.num_computed_tokens + tokens)
-            stop = cut_before(sequence.prompt.ranges, stop)
-            if stop > sequence.num_computed_tokens:
-                rows.append(_rows_of(sequence, stop))
-                tokens -= stop - sequence.num_computed_tokens
+        rows += self._plan_prefills(tokens, reserved, encoder)
         return StepPlan(encoder=tuple(encoder.work), rows=tuple(rows))
+
+    def _plan_prefills(self, tokens: int, reserved: int, encoder: EncoderQueue) -> list[RowsWork]:
+        """Share out `tokens` rows: the first half by arrival, the rest to whoever has least left (see above)."""
+        line = [sequence for sequence in self.running if not sequence.is_decoding]
+        reach = {sequence: self._reach(sequence, encoder) for sequence in line}
+        stops = {sequence: sequence.num_computed_tokens for sequence in line}
+        shortest_first = sorted(line, key=lambda s: (s.priority, len(s) - s.num_computed_tokens, *_order(s)))
+        for turns, kept_back in ((line, max(0, min(tokens // 2, tokens - reserved))), (shortest_first, 0)):
+            for sequence in turns:
+                start = stops[sequence]
+                stop = min(reach[sequence], start + tokens - kept_back)
+                stops[sequence] = max(start, cut_before(sequence.prompt.ranges, stop))
+                tokens -= stops[sequence] - start
+        return [_rows_of(sequence, stop) for sequence, stop in stops.items() if stop > sequence.num_computed_tokens]
 
     def _encoder_budget(self, *, is_decoding: bool) -> int:
         """Patches that this step may encode. Beside running decodes they are few, for the next tokens wait for them:
