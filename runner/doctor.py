@@ -13,6 +13,7 @@ from attention.sdpa import CAPABILITIES
 from runner.capacity import free_memory_bytes
 from runner.families.registry import ADAPTERS
 from runner.speed import count_cores, measure_speed
+from vision.seal import can_seal
 
 PACKAGES = ("torch", "torchvision", "transformers", "av", "decord2", "torchcodec", "flashinfer-python")
 
@@ -30,6 +31,9 @@ def describe() -> dict[str, Any]:
         **{name: _version(name) for name in PACKAGES},
         "FFmpeg": ", ".join(f"{name} {'.'.join(map(str, v))}" for name, v in av.library_versions.items()),
         "video decoders": ", ".join(name for name in _DECODERS if name in av.codecs_available),
+        "decoding children": "no sockets, no programs (seccomp)"
+        if can_seal()
+        else "the kernel takes no seccomp filter",
         "attention backends": CAPABILITIES.name,
         "model families": ", ".join(sorted(ADAPTERS)),
     }

@@ -46,4 +46,6 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
         "evs:encoder_outputs_bytes": assembled.store.used_bytes,
         "evs:media_cache_bytes": assembled.admission.ingest.cache.used_bytes,
     }
+    if assembled.pool.is_sealed is not None:
+        gauges["evs:decode_children_sealed"] = float(assembled.pool.is_sealed)
     return Stats(request_id=request_id, counters=counters, gauges=gauges)

@@ -78,6 +78,11 @@ class DecodePool:
             answer = self._server.run(job, input_fd, output_fd, watch)
             return _read_frames(_parse(answer), job, output_fd)
 
+    @property
+    def is_sealed(self) -> bool | None:
+        """Whether the kernel refuses sockets and new programs to children; None until that is known."""
+        return self._server.is_sealed
+
     def close(self) -> None:
         """Cancel what runs, wait for its end, and stop the fork server. May be called twice."""
         self._closed.set()

@@ -18,7 +18,7 @@ import sys
 from vision.seal import seal_process
 
 PRELOAD = ("numpy", "av", "PIL.Image", "torch", "torchvision.transforms.v2.functional", "vision.child")
-READY = b"ready"
+READY, READY_UNSEALED = b"ready", b"open!"  # of one length
 JOB_FDS = 3
 _PR_SET_PDEATHSIG = 1
 
@@ -37,12 +37,12 @@ def main(control_fd: int, niceness: int, preload: list[str]) -> None:
         with contextlib.suppress(ImportError, OSError, RuntimeError):
             importlib.import_module(name)
     sys.modules["vision.child"].warm_up()
-    seal_process()
+    is_sealed = seal_process()
     # Frozen objects stay out of the children's collector, and so stay shared pages.
     gc.collect()
     gc.freeze()
     try:
-        control.sendall(READY)
+        control.sendall(READY if is_sealed else READY_UNSEALED)
     except BrokenPipeError:
         return  # the parent gave up while we were importing
     _serve(control)

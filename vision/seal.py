@@ -11,6 +11,9 @@ import ctypes
 import errno
 import platform
 import struct
+import subprocess
+import sys
+from pathlib import Path
 
 _PR_SET_NO_NEW_PRIVS = 38
 _PR_SET_SECCOMP = 22
@@ -42,6 +45,15 @@ def seal_process() -> bool:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         return False
     return bool(libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program, 0, 0) == 0)
+
+
+def can_seal() -> bool:
+    """Whether it can be had here, tried in a process of its own."""
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from vision.seal import seal_process as s; sys.exit(not s())"
+    )
+    root = str(Path(__file__).resolve().parents[1])
+    return subprocess.run([sys.executable, "-I", "-c", program, root], check=False).returncode == 0
 
 
 def _write_filter(architecture: int, calls: tuple[int, ...]) -> bytes:
