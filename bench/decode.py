@@ -1,12 +1,15 @@
-"""Time decoding of the same pictures of the same clips by ours and by other libraries, one thread each.
+"""Time decoding of the same pictures of the same clips by ours and by other libraries, on one core.
 
-    python bench/decode.py [--repeats N] [--size HEIGHT WIDTH] [--seconds N]
+    python bench/decode.py [--case WORD ...] [--repeats N] [--size HEIGHT WIDTH] [--seconds N]
 
-Owns the clips, the clock and the table; knows nothing of models. Decoders that are not installed are left out and
-named. Each gives 8-bit RGB pictures of full size, thrown away as they come; the row "through the pool" is
-what a server does: a child, pictures resized for a model, copied back. Runs are interleaved and the best is taken.
-`ratio` is ours to the fastest of the others. Beside the clock stands processor time, which other programs on the
-machine disturb less, and the share of the processors that others used.
+Owns the clips, the clock and the table; knows nothing of models. Everything is tied to one core, because decord and
+OpenCV start threads of their own whatever they are told. Runs are interleaved and the best is taken. Pictures are
+compared with ours: a decoder that fails, or gives fewer or other ones, is left out of that case and its reason is
+printed. Two questions are asked apart:
+
+  pictures of full size   ours / the fastest other
+  a server's whole work   a child process, pictures resized for a model and copied back / the fastest other, plus the
+                          same resizing of as many pictures in this process
 """
 
 from __future__ import annotations
@@ -18,8 +21,8 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
@@ -29,23 +32,20 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import av
 import numpy as np
 
-from vision.backends.protocol import available_backends
-from vision.backends.pyav import PyavBackend
+from bench.decoders import OURS, Decode, Pixels, decode_opencv_seeking, find_decoders
+from bench.machine import Watch, describe_machine
 from vision.cage import DecodePool
-from vision.containers import HEAD_BYTES, sniff_container
+from vision.images import shape_picture
 from vision.limits import DecodeLimits
-from vision.probe import read_clip
 from vision.request import DecodeRequest, MediaFile
 from vision.resize import VideoSmartResize
 from vision.sampling import SamplingPolicy
 
 FPS = 30
-CHUNK = 8
 SEEK_FROM = 100  # pictures apart; closer than this, jumping to each takes minutes
-OURS = "ours, in process"
-POOLED = "through the pool"
+POINTS = 48  # every so many rows and columns a pixel is compared
+FAR_APART = 8.0  # mean difference of those; one picture on it is above 15, another conversion of colours below 4
 LIMITS = DecodeLimits(decode_timeout_s=600)
-Decode = Callable[[str, Sequence[int]], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,91 +56,35 @@ class Case:
     clip: Path
     count: int | None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """One run: seconds by the clock, seconds of processor time, share of all processors used by other programs."""
-
-    wall_s: float
-    cpu_s: float
-    others: float
+    def choose_indices(self) -> list[int]:
+        with av.open(str(self.clip)) as opened:
+            total = opened.streams.video[0].frames
+        return np.linspace(0, total - 1, total if self.count is None else self.count).round().astype(int).tolist()
 
 
-def decode_ours(path: str, indices: Sequence[int]) -> int:
-    """What the child does but for resizing: look at all packets, then decode what the wanted pictures depend on."""
-    with open(path, "rb") as file:
-        clip = read_clip(file, sniff_container(file.read(HEAD_BYTES), "video"), LIMITS)
-        return sum(1 for _ in PyavBackend().find_pictures(clip, clip.ticks[list(indices)].tolist()))
+@dataclass(slots=True, kw_only=True)
+class Figures:
+    """Best seconds of one case: by decoder; through the pool; resizing alone. left_out: decoder -> reason."""
 
+    decoders_s: dict[str, float] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+    pool_s: float = float("inf")
+    resize_s: float = float("inf")
+    others: float = 0.0
 
-def decode_pooled(pool: DecodePool, path: str, indices: Sequence[int]) -> int:
-    request = DecodeRequest(
-        kind="video", resize=VideoSmartResize(max_pixels=len(indices) * 256 * 448), sampling=_policy(len(indices))
-    )
-    return len(pool.decode(MediaFile(path=path), request).pixels)
+    @property
+    def fastest_other_s(self) -> float | None:
+        return min((s for name, s in self.decoders_s.items() if name != OURS), default=None)
 
+    @property
+    def ratio(self) -> float | None:
+        other = self.fastest_other_s
+        return None if other is None else round(self.decoders_s[OURS] / other, 2)
 
-def decode_decord(path: str, indices: Sequence[int]) -> int:
-    import decord
-
-    reader = decord.VideoReader(path, num_threads=1)
-    return sum(len(reader.get_batch(part).asnumpy()) for part in _chunks(indices))
-
-
-def decode_torchcodec(path: str, indices: Sequence[int]) -> int:
-    from torchcodec.decoders import VideoDecoder
-
-    decoder = VideoDecoder(path, num_ffmpeg_threads=1)
-    return sum(len(decoder.get_frames_at(part).data) for part in _chunks(indices))
-
-
-def decode_opencv_reading(path: str, indices: Sequence[int]) -> int:
-    """Read on to each picture, converting only the wanted ones."""
-    import cv2
-
-    capture, place = cv2.VideoCapture(path, cv2.CAP_FFMPEG), -1
-    for index in indices:
-        while place < index and capture.grab():
-            place += 1
-        _, picture = capture.retrieve()
-        cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
-    capture.release()
-    return len(indices)
-
-
-def decode_opencv_seeking(path: str, indices: Sequence[int]) -> int:
-    """Jump to each picture."""
-    import cv2
-
-    capture = cv2.VideoCapture(path, cv2.CAP_FFMPEG)
-    for index in indices:
-        capture.set(cv2.CAP_PROP_POS_FRAMES, index)
-        _, picture = capture.read()
-        cv2.cvtColor(picture, cv2.COLOR_BGR2RGB)
-    capture.release()
-    return len(indices)
-
-
-def find_decoders(pool: DecodePool) -> tuple[dict[str, Decode], list[str]]:
-    """Everything that can be measured here, and what is missing."""
-    decoders: dict[str, Decode] = {
-        OURS: decode_ours,
-        POOLED: lambda path, indices: decode_pooled(pool, path, indices),
-    }
-    absent = []
-    for name, function in (("decord", decode_decord), ("torchcodec", decode_torchcodec)):
-        if name in available_backends():
-            decoders[name] = function
-        else:
-            absent.append(name)
-    try:
-        import cv2  # noqa: F401
-    except ImportError:
-        absent.append("opencv")
-    else:
-        decoders["opencv, reading"] = decode_opencv_reading
-        decoders["opencv, seeking"] = decode_opencv_seeking
-    return decoders, absent
+    @property
+    def server_ratio(self) -> float | None:
+        other = self.fastest_other_s
+        return None if other is None else round(self.pool_s / (other + self.resize_s), 2)
 
 
 def make_clip(path: Path, *, seconds: int, size: tuple[int, int]) -> None:
@@ -176,95 +120,113 @@ def repeat_clip(source: Path, target: Path, times: int) -> None:
                 base += film.duration
 
 
-def choose_indices(case: Case) -> list[int]:
-    with av.open(str(case.clip)) as opened:
-        total = opened.streams.video[0].frames
-    count = total if case.count is None else case.count
-    return np.linspace(0, total - 1, count).round().astype(int).tolist()
+def time_decoder(decode: Decode, path: str, indices: Sequence[int]) -> tuple[float, Pixels]:
+    """Seconds, and a few pixels of each picture. Raises what the library raises, ValueError where it gives none."""
+    started = time.perf_counter()
+    seen = [picture[::POINTS, ::POINTS].copy() for picture in decode(path, indices)]
+    wall_s = time.perf_counter() - started
+    if len(seen) != len(indices):
+        raise ValueError(f"gave {len(seen)} of {len(indices)} pictures")
+    return wall_s, np.stack(seen)
 
 
-def time_once(decode: Decode, path: str, indices: Sequence[int]) -> Timing:
-    busy, own, started = _busy_s(), _own_s(), time.perf_counter()
-    assert decode(path, indices) == len(indices)
-    wall_s, cpu_s = time.perf_counter() - started, _own_s() - own
-    others = max(0.0, _busy_s() - busy - cpu_s) / (wall_s * (os.cpu_count() or 1))
-    return Timing(wall_s=wall_s, cpu_s=cpu_s, others=min(others, 1.0))
+def check_pictures(seen: Pixels, ours: Pixels) -> None:
+    """Raises ValueError that says how many are not the wanted ones."""
+    apart = np.abs(seen.astype(np.int16) - ours).mean(axis=(1, 2, 3))
+    if (apart > FAR_APART).any():
+        raise ValueError(f"{int((apart > FAR_APART).sum())} of {len(ours)} are other pictures")
 
 
-def measure(case: Case, decoders: dict[str, Decode], repeats: int) -> dict[str, Timing]:
-    """The best run of each decoder, by its clock."""
-    indices, best = choose_indices(case), dict[str, Timing]()
+def make_request(count: int) -> DecodeRequest:
+    policy = SamplingPolicy(num_frames=count, max_frames=count)
+    return DecodeRequest(kind="video", resize=VideoSmartResize(max_pixels=count * 256 * 448), sampling=policy)
+
+
+def time_pool(pool: DecodePool, case: Case, count: int) -> float:
+    started = time.perf_counter()
+    assert len(pool.decode(MediaFile(path=str(case.clip)), make_request(count)).pixels) == count
+    return time.perf_counter() - started
+
+
+def time_resize(picture: Pixels, count: int) -> float:
+    """So many pictures like this one, resized as the pool does."""
+    request = make_request(count)
+    size = picture.shape[0], picture.shape[1]
+    target, started = request.resize.target_size(count, *size), time.perf_counter()
+    for _ in range(count):
+        shape_picture(picture, size, target, request)
+    return time.perf_counter() - started
+
+
+def measure(case: Case, decoders: dict[str, Decode], pool: DecodePool, repeats: int) -> Figures:
+    indices, best = case.choose_indices(), Figures()
     step = indices[1] - indices[0]
-    for _ in range(repeats):
-        for name, decode in decoders.items():
-            if decode is decode_opencv_seeking and step < SEEK_FROM:
-                continue
-            timing = time_once(decode, str(case.clip), indices)
-            if name not in best or timing.wall_s < best[name].wall_s:
-                best[name] = timing
+    with Watch() as watch:
+        _, ours = time_decoder(decoders[OURS], str(case.clip), indices)
+        for _ in range(repeats):
+            for name, decode in decoders.items():
+                if name in best.left_out:
+                    continue
+                try:
+                    if decode is decode_opencv_seeking and step < SEEK_FROM:
+                        raise ValueError("would jump to each picture of a dense choice")
+                    wall_s, seen = time_decoder(decode, str(case.clip), indices)
+                    check_pictures(seen, ours)
+                except Exception as error:  # a library may raise anything; ours may not
+                    if name == OURS:
+                        raise
+                    best.decoders_s.pop(name, None)
+                    best.left_out[name] = " ".join(str(error).split())[:90]
+                else:
+                    best.decoders_s[name] = min(wall_s, best.decoders_s.get(name, wall_s))
+            picture = next(decoders[OURS](str(case.clip), indices[:1]))
+            best.pool_s = min(best.pool_s, time_pool(pool, case, len(indices)))
+            best.resize_s = min(best.resize_s, time_resize(picture, len(indices)))
+    best.others = round(watch.others, 2)
     return best
 
 
-def ratio_of(best: dict[str, Timing], unit: str) -> float | None:
-    others = [getattr(timing, unit) for name, timing in best.items() if name not in (OURS, POOLED)]
-    return round(getattr(best[OURS], unit) / min(others), 2) if others else None
+def print_case(case: Case, best: Figures) -> None:
+    print(f"\n{case.name}   (others used {best.others:.2f} cores)")
+    for name, wall_s in best.decoders_s.items():
+        print(f"  {name:18} {wall_s:8.3f} s")
+    for name, reason in best.left_out.items():
+        print(f"  {name:18} left out: {reason}")
+    print(f"  ratio to the fastest other: {best.ratio}")
+    print(f"  through the pool   {best.pool_s:8.3f} s; resizing alone {best.resize_s:.3f} s; ratio {best.server_ratio}")
 
 
-def print_case(case: Case, best: dict[str, Timing]) -> None:
-    print(f"\n{case.name}")
-    for name, timing in best.items():
-        print(f"  {name:18} {timing.wall_s:8.3f} s {timing.cpu_s:8.3f} s of processor   others {timing.others:4.0%}")
-    print(
-        f"  ratio to the fastest other: {ratio_of(best, 'wall_s')} by the clock, {ratio_of(best, 'cpu_s')} by processor"
-    )
-
-
-def main() -> None:
+def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--case", action="append", default=[], help="only cases whose name holds this; may be repeated")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--size", type=int, nargs=2, default=(720, 1280))
     parser.add_argument("--seconds", type=int, default=600, help="length of the long clip")
-    options = parser.parse_args()
-    size = (options.size[0], options.size[1])
+    return parser.parse_args()
+
+
+def main() -> None:
+    options = read_options()
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # and with it all children and threads to come
     with tempfile.TemporaryDirectory() as folder, DecodePool(LIMITS, workers=1) as pool:
         short, long = Path(folder) / "short.mp4", Path(folder) / "long.mp4"
-        make_clip(short, seconds=10, size=size)
+        make_clip(short, seconds=10, size=(options.size[0], options.size[1]))
         repeat_clip(short, long, options.seconds // 10)
-        decoders, absent = find_decoders(pool)
-        results = {}
-        for case in (
+        cases = (
             Case(name="short sparse: 8 pictures of 10 s", clip=short, count=8),
             Case(name="short dense: every picture of 10 s", clip=short, count=None),
             Case(name=f"long sparse: 64 pictures of {options.seconds} s", clip=long, count=64),
             Case(name=f"long dense: 512 pictures of {options.seconds} s", clip=long, count=512),
-        ):
-            results[case.name] = best = measure(case, decoders, options.repeats)
-            print_case(case, best)
-    print(f"\nnot installed: {', '.join(absent) or 'nothing'}; load now {os.getloadavg()[0]:.1f}")
-    print(json.dumps({
-        name: {**{who: asdict(timing) for who, timing in best.items()}, "ratio_wall": ratio_of(best, "wall_s"),
-               "ratio_cpu": ratio_of(best, "cpu_s")}
-        for name, best in results.items()
-    }))  # fmt: skip
-
-
-def _policy(count: int) -> SamplingPolicy:
-    return SamplingPolicy(num_frames=count, max_frames=count)
-
-
-def _chunks(indices: Sequence[int]) -> list[list[int]]:
-    return [list(indices[start : start + CHUNK]) for start in range(0, len(indices), CHUNK)]
-
-
-def _busy_s() -> float:
-    """Seconds of work of all processors since the start of the machine."""
-    user, nice, system = (int(field) for field in Path("/proc/stat").read_text().split()[1:4])
-    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
-
-
-def _own_s() -> float:
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+        )
+        decoders, absent = find_decoders()
+        results = {}
+        for case in cases:
+            if not options.case or any(word in case.name for word in options.case):
+                best = results[case.name] = measure(case, decoders, pool, options.repeats)
+                print_case(case, best)
+    print(f"\nnot installed: {', '.join(absent) or 'nothing'}")
+    rows = {name: {**asdict(r), "ratio": r.ratio, "server_ratio": r.server_ratio} for name, r in results.items()}
+    print(json.dumps({"machine": describe_machine(), "cases": rows}))
 
 
 if __name__ == "__main__":
