@@ -73,17 +73,17 @@ def run_rules(blocks: BlockMeans, rules: GateRules) -> Gated:
         now = blocks.means[slot]
         difference[slot] = np.abs(now - last_kept).max(0).astype(np.float32) / np.float32(blocks.white)
         passed = difference[slot] > threshold
-        reason = _find_reason(slot, rules.refresh, is_cut=int(passed.sum()) > cut)
+        reason = find_reason(slot, rules.refresh, is_cut=int(passed.sum()) > cut)
         if reason is not None:
             whole.append(WholeSlot(slot=slot, reason=reason))
         else:
             keep[slot] = passed
-            keep[slot, _highest(difference[slot], rules.floor)] = True
+            keep[slot, highest(difference[slot], rules.floor)] = True
         np.copyto(last_kept, now, where=keep[slot])
     return Gated(keep=keep, difference=difference, whole=tuple(whole))
 
 
-def _find_reason(slot: int, refresh: int, *, is_cut: bool) -> WholeReason | None:
+def find_reason(slot: int, refresh: int, *, is_cut: bool) -> WholeReason | None:
     if is_cut:
         return "cut"
     return "refresh" if slot % refresh == 0 else None
@@ -95,13 +95,13 @@ def cap_kept(gated: Gated, floor: int, cap: int) -> npt.NDArray[np.bool_]:
     protected = np.zeros_like(gated.keep)
     protected[0] = True
     for slot in range(1, len(protected)):
-        protected[slot, _highest(gated.difference[slot], floor)] = True
+        protected[slot, highest(gated.difference[slot], floor)] = True
     others = np.flatnonzero(gated.keep & ~protected)
-    ranked = others[_highest(gated.difference.reshape(-1)[others], max(0, cap - int(protected.sum())))]
+    ranked = others[highest(gated.difference.reshape(-1)[others], max(0, cap - int(protected.sum())))]
     protected.reshape(-1)[ranked] = True
     return protected
 
 
-def _highest(scores: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
+def highest(scores: npt.NDArray[np.float32], count: int) -> npt.NDArray[np.intp]:
     """Places of the `count` highest scores; among equals the first places."""
     return np.argsort(-scores, kind="stable")[:count]

@@ -13,6 +13,7 @@ import stat
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import msgspec
 import numpy as np
@@ -60,7 +61,7 @@ class DecodePool:
         """Raises ValueError for no workers, and for a backend that is not known or not installed."""
         if workers < 1:
             raise ValueError(f"workers must be at least 1, got {workers}")
-        self._limits = limits
+        self.limits = limits
         self._backend = check_backend(backend)
         self._workers = workers
         self._slots = threading.Semaphore(workers)
@@ -72,16 +73,23 @@ class DecodePool:
 
         Raises a MediaError: see vision/errors.py. Setting `cancel` kills the child within about 50 ms.
         """
-        job = _plan_job(source, request, self._limits, self._backend)
-        watch = Watch(cancel=cancel, closed=self._closed)
-        with self._slot(watch), _open_source(source, job.limits) as input_fd, _anonymous_memory("frames") as output_fd:
+        job = _plan_job(source, request, self.limits, self._backend)
+        watch = self.watch(cancel)
+        with self._slot(watch), open_source(source, job.limits) as input_fd, _anonymous_memory("frames") as output_fd:
             answer = self._server.run(job, input_fd, output_fd, watch)
             return _read_frames(_parse(answer), job, output_fd)
+
+    @property
+    def server(self) -> ForkServer:
+        return self._server
 
     @property
     def is_sealed(self) -> bool | None:
         """Whether the kernel refuses sockets and new programs to children; None until that is known."""
         return self._server.is_sealed
+
+    def watch(self, cancel: threading.Event | None) -> Watch:
+        return Watch(cancel=cancel, closed=self._closed)
 
     def close(self) -> None:
         """Cancel what runs, wait for its end, and stop the fork server. May be called twice."""
@@ -126,7 +134,7 @@ def _plan_job(source: MediaSource, request: DecodeRequest, pool_limits: DecodeLi
 
 
 @contextlib.contextmanager
-def _open_source(source: MediaSource, limits: DecodeLimits) -> Iterator[int]:
+def open_source(source: MediaSource, limits: DecodeLimits) -> Iterator[int]:
     """A readable descriptor of the item's bytes."""
     match source:
         case MediaFile(path=path):
@@ -183,8 +191,13 @@ def _parse(answer: bytes) -> FramesReport:
     except msgspec.MsgspecError as error:
         raise DecodeCrashedError("the media could not be decoded: the decoder died on it") from error
     if isinstance(report, FailureReport):
-        raise _to_error(report)
+        raise_report(report)
     return report
+
+
+def raise_report(report: FailureReport) -> NoReturn:
+    """Raise the error that a child reports, believing nothing but its name."""
+    raise _to_error(report)
 
 
 def _to_error(report: FailureReport) -> MediaError:

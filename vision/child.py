@@ -28,8 +28,12 @@ from vision.images import decode_pictures
 from vision.limits import DecodeLimits
 from vision.request import HELLO, DecodeRequest, FailureReport, FramesReport, Job, Report
 from vision.resize import FixedSize
+from vision.stream_child import decode_stream
+from vision.stream_input import PieceReader
+from vision.stream_protocol import Record, StreamJob, StreamReport, pack_record
 
 MAX_OPEN_FILES = 64
+STREAM_CPU_S = 6 * 3600  # the last wall: the parent ends a stream that no longer comes forward
 OWN_FAULT = FailureReport(
     error="DecodeCrashedError", message="the media could not be decoded: the decoder failed on it"
 )
@@ -87,17 +91,20 @@ def run_job(job_fd: int, input_fd: int, output_fd: int) -> None:
         os.close(own_pidfd)
         try:
             # Pickle is safe in this direction only: the job comes from our own parent. The answer goes back as JSON.
-            job: Job = pickle.loads(_read_all(channel))
-            report: Report = _answer(job, input_fd, output_fd)
+            job: Job | StreamJob = pickle.loads(_read_all(channel))
+            report: Report | StreamReport = _answer(job, input_fd, output_fd)
         except Exception:
             traceback.print_exc(file=sys.stderr)
             report = OWN_FAULT
         channel.sendall(msgspec.json.encode(report))
 
 
-def _answer(job: Job, input_fd: int, output_fd: int) -> Report:
+def _answer(job: Job | StreamJob, input_fd: int, output_fd: int) -> Report | StreamReport:
     try:
-        _take_limits(job.limits)
+        if isinstance(job, StreamJob):
+            _take_limits(job.limits, cpu_s=STREAM_CPU_S)
+            return _follow(job, input_fd, output_fd)
+        _take_limits(job.limits, cpu_s=int(job.limits.decode_timeout_s) + 2)
         return _decode(job, input_fd, MemorySink(output_fd))
     except MediaError as error:
         param: str | None = getattr(error, "param", None)
@@ -108,6 +115,22 @@ def _answer(job: Job, input_fd: int, output_fd: int) -> Report:
         limit = job.limits.max_child_memory_bytes >> 20
         message = f"decoding this item needs more than the limit of {limit} MiB of memory; scale it down or cut it"
         return FailureReport(error=MediaTooLargeError.__name__, message=message)
+
+
+def _follow(job: StreamJob, input_fd: int, output_fd: int) -> StreamReport:
+    """Decode a stream to its end; frames go out as they come. A parent that no longer reads ends it."""
+
+    def emit(record: Record, pixels: Pixels | None) -> None:
+        for part in (pack_record(record), b"" if pixels is None else memoryview(pixels.data).cast("B")):
+            view = memoryview(part)
+            while view:
+                view = view[os.write(output_fd, view) :]
+
+    if not job.whole:
+        return decode_stream(job, None, PieceReader(input_fd, job.limits.max_bytes), emit)
+    with open(input_fd, "rb", closefd=False) as file:
+        file.seek(0)
+        return decode_stream(job, file, None, emit)
 
 
 def _is_memory_shortage(error: Exception) -> bool:
@@ -128,10 +151,9 @@ def _decode(job: Job, input_fd: int, sink: MemorySink) -> FramesReport:
         return decode_pictures(pictures, job.list_fps, job.request, limits=job.limits, sink=sink)
 
 
-def _take_limits(limits: DecodeLimits) -> None:
+def _take_limits(limits: DecodeLimits, *, cpu_s: int) -> None:
     """Bound memory, processor time, open files and file size; dump no core; be the first to go when memory is short."""
     memory = _address_space_bytes() + limits.max_child_memory_bytes
-    cpu_s = int(limits.decode_timeout_s) + 2
     for kind, bound in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, cpu_s),

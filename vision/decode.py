@@ -150,7 +150,7 @@ class _Canvas:
 
     def _shape(self, picture: Picture) -> Pixels:
         if self.target == (0, 0):
-            self.source_size = _shown_size(picture, self.clip.pixel_aspect)
+            self.source_size = shown_size(picture, self.clip.pixel_aspect)
             num_frames = len(self.choice.wanted)
             self.target = self.request.resize.target_size(num_frames, *self.source_size)
             self.sink.begin(num_frames, *self.target)
@@ -158,7 +158,7 @@ class _Canvas:
         return to_standard_range(frame, picture.transfer) if is_hdr(picture.transfer) else frame
 
 
-def _shown_size(picture: Picture, pixel_aspect: Fraction) -> tuple[int, int]:
+def shown_size(picture: Picture, pixel_aspect: Fraction) -> tuple[int, int]:
     """(height, width) with square pixels: the stored width, wherever it points now, is stretched by the aspect."""
     height, width = picture.pixels.shape[:2]
     if picture.orientation in QUARTER_TURNS:

@@ -6,7 +6,7 @@ is believed only when the packet that was asked for is the one that comes; other
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import BinaryIO
 
@@ -29,15 +29,24 @@ INDEXED = frozenset(["mov", "matroska"])
 SEEK_ABOVE = 256
 MAX_PASSED = 64
 
+# No protocol at all: the bytes given are the only bytes a demuxer may read. And nothing is decoded to learn about the
+# streams: the sizes in the headers are checked first.
+WHOLE = {"protocol_whitelist": "none", "skip_frame": "all"}
+# Of a stream that still arrives, no more is read beforehand than it takes to know its codec.
+LIVE = WHOLE | {"analyzeduration": "1", "fpsprobesize": "0"}
+
 _NOT_A_FILM = Disposition.attached_pic | Disposition.timed_thumbnails
 
 
 class Film:
     """An open container and its film; a fresh decoder each time it is opened."""
 
-    def __init__(self, file: BinaryIO, container: Container, limits: DecodeLimits) -> None:
-        file.seek(0)
-        self.opened = _open(file, container)
+    def __init__(
+        self, file: BinaryIO, container: Container, limits: DecodeLimits, options: Mapping[str, str] = WHOLE
+    ) -> None:
+        if hasattr(file, "seek"):  # a stream has only its bytes to come
+            file.seek(0)
+        self.opened = _open(file, container, options)
         try:
             self.stream = _find_stream(self.opened, container)
             context = self.stream.codec_context
@@ -149,15 +158,13 @@ def _rises(table: PacketTable) -> bool:
     return bool((np.diff(ticks) > 0).all())
 
 
-def _open(file: BinaryIO, container: Container) -> InputContainer:
+def _open(file: BinaryIO, container: Container, options: Mapping[str, str]) -> InputContainer:
     try:
         return av.open(
             file,
             "r",
             format=container.reader,
-            # No protocol at all: the bytes given are the only bytes a demuxer may read. And nothing is decoded to learn
-            # about the streams: the sizes in the headers are checked first.
-            options={"protocol_whitelist": "none", "skip_frame": "all"},
+            options=dict(options),
             metadata_errors="replace",
         )
     except MemoryError:

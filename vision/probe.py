@@ -74,7 +74,7 @@ def read_clip(file: BinaryIO, container: Container, limits: DecodeLimits) -> Cli
         return Clip(
             file=file, container=container, limits=limits, ticks=ticks, is_ordinal=is_ordinal, time_base=time_base,
             groups=one_group(table) if is_ordinal else _group(film, table),
-            header_fps=float(rate) if rate else None, pixel_aspect=_pixel_aspect(stream), codec=context.name,
+            header_fps=float(rate) if rate else None, pixel_aspect=pixel_aspect(stream), codec=context.name,
             stream_index=stream.index, num_films=len(film.opened.streams.video),
         )  # fmt: skip
 
@@ -124,6 +124,6 @@ def _is_ordinal(film: Film, container: Container, table: PacketTable) -> bool:
     )
 
 
-def _pixel_aspect(stream: VideoStream) -> Fraction:
+def pixel_aspect(stream: VideoStream) -> Fraction:
     aspect = stream.sample_aspect_ratio or stream.codec_context.sample_aspect_ratio
     return aspect if aspect and Fraction(1, 10) <= aspect <= 10 else Fraction(1)

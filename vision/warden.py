@@ -25,6 +25,7 @@ from typing import NoReturn
 from vision.errors import DecodeCancelledError, DecodeCrashedError, DecodeDeadlineError
 from vision.forkserver import READY, READY_UNSEALED
 from vision.request import HELLO, Job
+from vision.stream_protocol import StreamJob
 
 log = logging.getLogger("evserve.vision")
 
@@ -80,6 +81,20 @@ class ForkServer:
 
         Raises DecodeDeadlineError and DecodeCancelledError after killing the child.
         """
+        child = self.start(job, input_fd, output_fd, watch)
+        if child is None:
+            return b""
+        with child:
+            try:
+                return child.read_answer(time.monotonic() + job.limits.decode_timeout_s, watch)
+            except TimeoutError:
+                raise DecodeDeadlineError(
+                    f"decoding took longer than the limit of {job.limits.decode_timeout_s:g} s; send a shorter or "
+                    "smaller clip"
+                ) from None
+
+    def start(self, job: Job | StreamJob, input_fd: int, output_fd: int, watch: Watch) -> Child | None:
+        """A child with its job, to be ended by the caller; None if it died before it took the job."""
         payload = pickle.dumps(job)
         for attempt in (1, 2):
             server = self._current()
@@ -90,8 +105,18 @@ class ForkServer:
             except ServerLostError as error:
                 if attempt == 2:
                     raise DecodeCrashedError("the media could not be decoded: no decoding process starts") from error
-        with channel:
-            return _attend(server, channel, payload, timeout_s=job.limits.decode_timeout_s, watch=watch)
+        pidfd = _receive_pidfd(channel)
+        if pidfd is None:
+            server.lost.set()
+            channel.close()
+            return None
+        child = Child(channel, pidfd)
+        try:
+            _send_job(channel, payload, job.limits.decode_timeout_s)
+        except BaseException:
+            child.end()
+            raise
+        return child
 
     @property
     def is_sealed(self) -> bool | None:
@@ -194,22 +219,28 @@ def _launch(control_fd: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes
     )  # fmt: skip
 
 
-def _attend(server: _Server, channel: socket.socket, payload: bytes, *, timeout_s: float, watch: Watch) -> bytes:
-    """Give the child its job, then wait for its answer, its death, the deadline or a cancel. Leaves no child."""
-    pidfd = _receive_pidfd(channel)
-    if pidfd is None:
-        server.lost.set()
-        return b""
-    try:
-        _send_job(channel, payload, timeout_s)
-        return _receive_answer(channel, time.monotonic() + timeout_s, watch)
-    except TimeoutError:
-        raise DecodeDeadlineError(
-            f"decoding took longer than the limit of {timeout_s:g} s; send a shorter or smaller clip"
-        ) from None
-    finally:
-        _end(pidfd)
-        os.close(pidfd)
+class Child:
+    """A child at work. Leaving its block ends it, killed if need be."""
+
+    def __init__(self, channel: socket.socket, pidfd: int) -> None:
+        self.channel = channel
+        self._pidfd = pidfd
+
+    def read_answer(self, deadline: float, watch: Watch) -> bytes:
+        """All bytes until the child closes its end; empty when it died. Raises TimeoutError at the deadline."""
+        return _receive_answer(self.channel, deadline, watch)
+
+    def end(self) -> None:
+        """Leaves no child. Must be called once."""
+        _end(self._pidfd)
+        os.close(self._pidfd)
+        self.channel.close()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
 
 
 def _receive_pidfd(channel: socket.socket) -> int | None:
