@@ -124,6 +124,36 @@ def advise(
 
 
 @cli.command()
+def embed(  # noqa: PLR0913 - each is a flag
+    clip: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="A video file.")],
+    model: Annotated[str, typer.Option(help="A folder, a hub id, or demo.")] = "demo",
+    window: Annotated[float | None, typer.Option(min=0.001, help="Seconds of a window.")] = None,
+    stride: Annotated[float | None, typer.Option(min=0.001, help="Seconds from one window to the next.")] = None,
+    find: Annotated[str | None, typer.Option(help="Score each window by its likeness to this text.")] = None,
+    dimensions: Annotated[int | None, typer.Option(min=1, help="Numbers of a vector.")] = None,
+    jsonl: Annotated[bool, typer.Option("--jsonl", help="One JSON object a line, with whole vectors.")] = False,
+    fps: Annotated[float | None, typer.Option(min=0.001, help="Frames looked at per second.")] = None,
+    max_frames: Annotated[int | None, typer.Option(min=1, help="Frames looked at in a window.")] = None,
+    evs: Annotated[str | None, typer.Option(help="Which cells to look at: none (all) or gate.")] = None,
+) -> None:
+    """A vector for each window of CLIP, in this process."""
+    from app.embed import EmbedOptions, embed_once
+
+    settings = _load(None, model=model)
+    configure_logging("warning")
+    options = EmbedOptions(
+        clip=clip,
+        look=Look(fps=fps, max_frames=max_frames, method=evs),
+        window_s=window,
+        stride_s=stride,
+        find=find,
+        dimensions=dimensions,
+        form="jsonl" if jsonl else "table",
+    )
+    _run_here(embed_once(settings, options))
+
+
+@cli.command()
 def doctor() -> None:
     """Show what this machine has: cores, memory, device, decoders, attention backends."""
     from app.doctor import show_doctor

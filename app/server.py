@@ -21,7 +21,7 @@ from app.addresses import Network
 from app.auth import KeyCheck
 from app.errors import ApiError, ClientGoneError, error_response
 from app.metrics import Metrics
-from app.routes import ask, chat, docs, files, overlay, service
+from app.routes import ask, chat, docs, embeddings, files, overlay, realtime, service
 from app.settings import Settings
 from app.state import make_state
 from app.version import VERSION
@@ -55,7 +55,7 @@ def create_app(settings: Settings, client_factory: ClientFactory, network: Netwo
     app = FastAPI(
         title="EVServe", version=VERSION, lifespan=live, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    for module in (chat, ask, overlay, files, service, docs):
+    for module in (chat, ask, overlay, embeddings, realtime, files, service, docs):
         app.include_router(module.router)
     for kind in (ApiError, ClientGoneError, EngineError, ValidationError):
         app.add_exception_handler(kind, _answer_error)
@@ -93,6 +93,7 @@ def make_uvicorn_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
         access_log=False,
         server_header=False,
         lifespan="on",
+        ws_max_size=settings.realtime_max_message,
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) + 1,
     )
     return _DrainingServer(config)
@@ -104,5 +105,7 @@ class _DrainingServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         app = self.config.app
         assert isinstance(app, FastAPI)
-        app.state.server.phase = "draining"
+        state = app.state.server
+        state.phase = "draining"
+        await state.sessions.drain(state.settings.shutdown_grace_s)
         await super().shutdown(sockets)

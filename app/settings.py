@@ -104,6 +104,12 @@ class Settings(BaseSettings):
     attention_backend: Literal["auto", "sdpa"] = Field("auto", description="attention backend")
     graphs: Literal["auto", "always", "never"] = Field("auto", description="when to run captured graphs")
 
+    # sessions of /v1/realtime, and windows over a clip
+    realtime_max_sessions: int = Field(16, ge=1, description="sessions and clips that are embedded window by window")
+    realtime_idle_s: float = Field(60.0, gt=0, description="seconds a session may be silent")
+    realtime_session_s: float = Field(3600.0, gt=0, description="seconds a session may last")
+    realtime_max_message: Size = Field(16 << 20, description="largest message of a session")
+
     # Efficient Video Sampling, for requests that do not say, and how far requests may go
     evs: Literal["none", "gate", "evs", "uniform", "random"] = Field("gate", description="default pruning method")
     evs_rate: float | None = Field(None, ge=0, lt=1, description="share of cells that method drops; gate: at least")
@@ -174,6 +180,7 @@ class Settings(BaseSettings):
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_waiting=self.max_waiting,
+            max_streams=self.realtime_max_sessions,
             page_size=self.page_size,
             kv_memory_bytes=self.kv_memory,
             encoder_cache_bytes=self.encoder_cache,

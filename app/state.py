@@ -19,6 +19,7 @@ from app.files import FileShelf
 from app.media import MediaPolicy
 from app.media_url import parse_host_rule
 from app.metrics import Metrics
+from app.realtime.registry import SessionRegistry
 from app.settings import Settings
 from app.store import MediaStore
 from runner.client import EngineClient
@@ -36,6 +37,7 @@ class ServerState:
     metrics: Metrics
     policy: MediaPolicy
     limits: BodyLimits
+    sessions: SessionRegistry
     started: int
     phase: Literal["serving", "draining"] = "serving"
 
@@ -79,6 +81,7 @@ def make_state(settings: Settings, client: EngineClient, metrics: Metrics, netwo
         metrics=metrics,
         policy=policy,
         limits=BodyLimits(max_bytes=settings.max_body, idle_s=settings.body_idle_s),
+        sessions=SessionRegistry(settings.realtime_max_sessions),
         started=int(time.time()),
     )
 

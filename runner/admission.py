@@ -68,7 +68,7 @@ class Admission:
         self.ingest = ingest
         self.limits = limits
         self._tokenizer = tokenizer
-        self._evs = evs
+        self.evs = evs
         self._seed = seed
 
     def submit(self, request: Generate, arrival: int, caller: Caller) -> tuple[list[Sequence], PromptUsage]:
@@ -96,7 +96,7 @@ class Admission:
     def lay_out(self, chat: tuple[ChatMessage, ...], evs: EvsOptions, max_tokens: int | None, caller: Caller) -> Laid:
         """Decode and select every part in written order and build the prompt. Lengths are checked before anything is
         encoded: where the places of kept cells are still to come, their count is known."""
-        policy = settle_policy(evs, self._evs, encoders=encoders_of(self.family))
+        policy = settle_policy(evs, self.evs, encoders=encoders_of(self.family))
         parts = [part for message in chat for part in message.parts if isinstance(part, MediaPart)]
         self._check_parts(chat, parts)
         chosen: list[Chosen] = []
@@ -104,18 +104,18 @@ class Admission:
             siblings = sum(other.kind == part.kind for other in parts)
             chosen.append(self.ingest.choose(part, siblings, policy, caller.cancel))
             caller.tell_decoded(len(chosen), len(parts))
-        prompt, items = self._build(chat, [choice.provisional_item for choice in chosen])
+        prompt, items = self.build(chat, [choice.provisional_item for choice in chosen])
         promised = sum(choice.num_promised_drops for choice in chosen)
         room = self._room(len(prompt) - promised, prompt.next_position, max_tokens)
         self._check_ranges(prompt, items, promised)
         if promised:
-            prompt, items = self._build(chat, [self.ingest.finish(choice, caller) for choice in chosen])
+            prompt, items = self.build(chat, [self.ingest.finish(choice, caller) for choice in chosen])
             self._check_ranges(prompt, items, 0)
         if caller.cancel.is_set():
             raise RequestCancelled
         return Laid(items=items, prompt=prompt, usage=prompt_usage(prompt, items, policy), room=room)
 
-    def _build(self, chat: tuple[ChatMessage, ...], items: Seq[MediaItem]) -> tuple[Prompt, tuple[MediaItem, ...]]:
+    def build(self, chat: tuple[ChatMessage, ...], items: Seq[MediaItem]) -> tuple[Prompt, tuple[MediaItem, ...]]:
         return build_prompt(self.family, self._tokenizer, chat, items)
 
     def _settle(self, request: Generate, *, room: int, seed: int, stream: int) -> Drawing:

@@ -41,6 +41,8 @@ from runner.messages import (
     StepOutput,
 )
 from runner.requests import Message
+from runner.stream_client import EngineStream
+from runner.stream_messages import OpenStream
 from runner.wire import encode_frame, read_from_engine
 
 _ENGINE_GONE = "the engine has stopped; restart the server"
@@ -145,6 +147,16 @@ class EngineClient:
         assert isinstance(accepted, EmbedAccepted)
         return EmbeddingStream(self, request, accepted, inbox)
 
+    def open_stream(self, request: OpenStream) -> EngineStream:
+        """A stream of windows; what is wrong with it comes out of its events."""
+        inbox = self._enter(request.request_id, None)
+        try:
+            self.send(request)
+        except EngineDeadError:
+            self.forget(request.request_id, abort=False)
+            raise
+        return EngineStream(self, request, inbox, self._writer.drain)
+
     async def render(self, request: Render) -> Rendered:
         return await self._ask_once(request, request.request_id, Rendered)
 
@@ -190,10 +202,7 @@ class EngineClient:
     async def _ask(
         self, request: Message, request_id: str, progress: Callable[[Progress], None] | None = None
     ) -> tuple[_Inbox, Message]:
-        inbox = _Inbox(progress)
-        if request_id in self._inboxes:
-            raise RequestError("invalid", f"request id {request_id!r} is already in use", param="request_id")
-        self._inboxes[request_id] = inbox
+        inbox = self._enter(request_id, progress)
         try:
             self.send(request)
             await self._writer.drain()
@@ -201,6 +210,12 @@ class EngineClient:
         except BaseException as error:
             self.forget(request_id, abort=not isinstance(error, RequestError))
             raise
+
+    def _enter(self, request_id: str, progress: Callable[[Progress], None] | None) -> _Inbox:
+        if request_id in self._inboxes:
+            raise RequestError("invalid", f"request id {request_id!r} is already in use", param="request_id")
+        inbox = self._inboxes[request_id] = _Inbox(progress)
+        return inbox
 
     async def _ask_once(self, request: Message, request_id: str, kind: type[_Answer]) -> _Answer:
         _, answer = await self._ask(request, request_id)
@@ -221,8 +236,10 @@ class EngineClient:
 
     def _route(self, message: FromEngine) -> None:
         if isinstance(message, StepOutput):
-            for part in (*message.deltas, *message.vectors):
-                self._deliver(part.request_id, part)
+            for delta in message.deltas:
+                self._deliver(delta.request_id, delta)
+            for vector in message.vectors:
+                self._deliver(vector.request_id, vector)
         elif not isinstance(message, EngineInfo | Loading | Fatal):
             self._deliver(message.request_id, message)
 

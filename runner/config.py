@@ -60,6 +60,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_num_seqs: int = 32
     max_num_batched_tokens: int = 2048
     max_waiting: int = 256
+    max_streams: int = 16
     page_size: int = 16
     kv_memory_bytes: int | None = None
     encoder_cache_bytes: int | None = None

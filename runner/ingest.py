@@ -114,7 +114,7 @@ class Ingest:
         return item
 
     def _decode(self, source: MediaSource, wanted: DecodeRequest, cancel: threading.Event) -> Decoded:
-        frames = self._pool.decode(_decode_source(source), wanted, cancel)
+        frames = self._pool.decode(decode_source(source), wanted, cancel)
         if frames.kind == "video":
             self.decodes[frames.backend, frames.backend_reason] += 1
         return Decoded.of(frames, self._family.patch_grid(frames))
@@ -149,7 +149,7 @@ class Ingest:
             )
 
 
-def _decode_source(source: MediaSource) -> DecodeSource:
+def decode_source(source: MediaSource) -> DecodeSource:
     match source:
         case InlineBytes(data=data):
             return MediaBytes(data=data)

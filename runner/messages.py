@@ -12,6 +12,16 @@ import msgspec
 
 from runner.embed_messages import Embed, Vector
 from runner.requests import ChatMessage, EvsOptions, MediaPart, Message, SamplingParams
+from runner.stream_messages import (
+    FramesDropped,
+    OpenStream,
+    StreamData,
+    StreamEnd,
+    StreamEnded,
+    StreamOpened,
+    StreamTaken,
+    WindowLaid,
+)
 
 FinishReason = Literal["stop", "length", "abort", "error"]
 ErrorKind = Literal[
@@ -85,7 +95,9 @@ class Shutdown(Message, frozen=True, kw_only=True):
     grace_s: float = 0.0
 
 
-ToEngine = Generate | Embed | Render | Overlay | Abort | GetStats | DropCaches | Shutdown
+ToEngine = (
+    Generate | Embed | Render | Overlay | OpenStream | StreamData | StreamEnd | Abort | GetStats | DropCaches | Shutdown
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------- engine -> client
@@ -261,18 +273,9 @@ class Fatal(Message, frozen=True, kw_only=True):
 
 
 FromEngine = (
-    EngineInfo
-    | Loading
-    | Accepted
-    | EmbedAccepted
-    | Rejected
-    | Progress
-    | StepOutput
-    | Rendered
-    | Drawn
-    | Stats
-    | Fatal
-)
+    EngineInfo | Loading | Fatal | Accepted | EmbedAccepted | Rejected | Progress | StepOutput | Rendered | Drawn
+    | Stats | StreamOpened | WindowLaid | FramesDropped | StreamTaken | StreamEnded
+)  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------- wire form

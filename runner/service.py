@@ -33,6 +33,9 @@ from runner.messages import (
 from runner.outbox import Outbox
 from runner.sequence import Sequence
 from runner.stats import collect_stats
+from runner.stream import StreamDoor
+from runner.stream_messages import OpenStream, StreamData, StreamEnd
+from runner.streams import Streams
 from runner.submissions import Submissions
 from runner.wire import read_to_engine
 
@@ -74,6 +77,15 @@ class Service:
         self._engine: Engine = assembled.engine
         self._mailbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stop_at: float | None = None
+        door = StreamDoor(
+            admission=assembled.admission,
+            pool=assembled.pool,
+            send=outbox.send,
+            post=lambda sequences: self._mailbox.put(lambda: self._engine.add(sequences)),
+            next_arrival=lambda: self._submissions.next_arrival(),
+            max_frames=config.decode.max_frames,
+        )
+        self._streams = Streams(door, max_streams=config.max_streams)
         self._submissions = Submissions(
             assembled.admission,
             outbox,
@@ -97,6 +109,7 @@ class Service:
                     self._outbox.send(Fatal(kind="internal", message="the model fails at every step; see the log"))
                     return
         finally:
+            self._streams.close()
             self._submissions.close()
             self._socket.shutdown(socket.SHUT_RDWR)
             reader.join()
@@ -106,7 +119,7 @@ class Service:
     def _is_over(self) -> bool:
         if self._stop_at is None:
             return False
-        idle = not self._engine.has_work and self._submissions.num_pending == 0
+        idle = not self._engine.has_work and self._submissions.num_pending + self._streams.num_open == 0
         return idle or time.monotonic() >= self._stop_at
 
     def _take_mail(self, *, block: bool) -> None:
@@ -154,7 +167,12 @@ class Service:
         match message:
             case Generate() | Embed() | Render() | Overlay():
                 self._submissions.start(message, num_waiting=self._engine.scheduler.num_waiting)
+            case OpenStream():
+                self._streams.start(message)
+            case StreamData() | StreamEnd():
+                self._streams.feed(message)
             case Abort(request_id=request_id, index=index, reason=reason):
+                self._streams.cancel(request_id)
                 self._submissions.cancel(
                     request_id,
                     lambda: self._mailbox.put(lambda: self._send(self._engine.abort(request_id, index, reason))),

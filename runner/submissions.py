@@ -97,6 +97,10 @@ class Submissions:
     def num_pending(self) -> int:
         return len(self._pending)
 
+    def next_arrival(self) -> int:
+        """A place in the order of arrivals, for what comes by another way."""
+        return next(self._arrivals)
+
     def start(self, request: Submission, *, num_waiting: int) -> None:
         """Take a request, or refuse it at once when the queue is full or closing."""
         cancel = threading.Event()

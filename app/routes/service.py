@@ -66,6 +66,7 @@ async def show_metrics(request: Request) -> Response:
     counters: dict[str, float] = {}
     gauges: dict[str, float] = {
         "evs:engine_up": float(state.client.is_alive),
+        "evs:realtime_sessions": len(state.sessions),
         "evs:files_stored": len(state.shelf),
         "evs:media_bytes_on_disk": state.store.quota.used_bytes,
     }

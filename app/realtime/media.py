@@ -1,0 +1,83 @@
+"""Owns what a session does with a piece of media before the engine has it: its number, its time, its base64.
+
+Knows nothing of sockets or streams. Numbers rise by one unless the client gives its own; times are the client's or the
+clock's, for a whole part of a session.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Literal
+
+from app.media import decode_base64
+from app.realtime.events import Append
+from runner.errors import RequestError
+
+Clock = Literal["client", "server"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    data: bytes
+    seq: int
+    time_s: float
+
+
+class MediaClock:
+    """One part of a session: from its first piece to a commit or a clear."""
+
+    def __init__(self, clock: Clock | None) -> None:
+        self._clock = clock
+        self._began: float | None = None
+        self._kind: str | None = None
+        self._next = 0
+
+    def take(self, data: bytes) -> Piece:
+        """A binary frame: a picture or bytes of a container, as the session's format or the first of them says."""
+        if self._clock == "client" and self._kind != "video":
+            # Containers bring their own times; only the engine knows whether this is one.
+            return self._number(data, None, 0.0)
+        return self._number(data, None, self._now())
+
+    def read(self, event: Append, max_bytes: int) -> Piece:
+        """An append event. Raises RequestError; a piece that was refused has no number."""
+        kind = "video" if event.image is None else "image"
+        if self._kind not in (None, kind):
+            raise RequestError(
+                "invalid", f"this part of the session brings {self._kind}s; commit it before sending {kind}s",
+                param=kind,
+            )  # fmt: skip
+        payload = event.video if event.image is None else event.image
+        assert payload is not None
+        _, comma, rest = payload.partition(",") if payload[:5].lower() == "data:" else ("", "", "")
+        data = decode_base64(rest if comma else payload, max_bytes, param=kind)
+        time_s = 0.0 if kind == "video" else self._picture_time(event.timestamp_s)
+        self._kind = kind
+        return self._number(data, event.seq, time_s)
+
+    def _picture_time(self, timestamp_s: float | None) -> float:
+        clock: Clock = "server" if timestamp_s is None else "client"
+        if self._clock not in (None, clock):
+            raise RequestError(
+                "invalid", "timestamp_s is needed with every picture here, for the clock is the client's"
+                if self._clock == "client" else "timestamp_s means nothing here, for the clock is the server's",
+                param="timestamp_s",
+            )  # fmt: skip
+        self._clock = clock
+        return self._now() if timestamp_s is None else timestamp_s
+
+    def _now(self) -> float:
+        """Seconds since the part's first piece."""
+        if self._began is None:
+            self._began = time.monotonic()
+        return time.monotonic() - self._began
+
+    def _number(self, data: bytes, seq: int | None, time_s: float) -> Piece:
+        if seq is not None and seq < self._next:
+            raise RequestError(
+                "invalid", f"seq must rise: {seq} comes after {self._next - 1}", param="seq", code="duplicate_seq"
+            )
+        number = self._next if seq is None else seq
+        self._next = number + 1
+        return Piece(data=data, seq=number, time_s=time_s)

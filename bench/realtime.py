@@ -1,0 +1,173 @@
+"""Load a server's /v1/realtime: live sessions beside each other, and how soon each window's vector is there.
+
+    python -m bench.realtime [--sessions 8] [--seconds 60] [--scene event|static] [--window 4] [--stride 2]
+    python -m bench.realtime --url http://127.0.0.1:8000     measures a server that runs
+    python -m bench.realtime --recall 50                     how often an event is found by its text (demo model)
+
+Each session sends pictures of its own scene, twice a second. Lag is from the moment the last frame of a window was sent
+to the moment its vector was read. Prints a table for people and one JSON line for scripts. Owns what is measured; knows
+no engine from inside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from websockets.asyncio.client import connect
+
+from bench.machine import Watch, describe_machine, read_processes, resident_bytes, tree_of
+from bench.scenes import Scene, make_scene, static_picture
+from bench.serve import READY, start_server
+
+FPS = 2.0
+SLOT_FRAMES = 2  # of the demo model
+HELD_OUT = 100_000  # seeds from here on have been used for nothing else
+
+
+@dataclass(slots=True, kw_only=True)
+class Live:
+    """What one session gave: windows as (start, end, vector), lags in seconds, the text's vector. fates: what became of
+    each frame, by its number. dense_cells: what encoding every cell of every slot once would have been."""
+
+    windows: list[tuple[float, float, np.ndarray]] = field(default_factory=list)
+    lags_s: list[float] = field(default_factory=list)
+    text: np.ndarray | None = None
+    fates: dict[int, str] = field(default_factory=dict)
+    sent: int = 0
+    encoded_cells: int = 0
+    dense_cells: float = 0.0
+
+
+def update_event(window_s: float, stride_s: float) -> str:
+    window = {"duration_s": window_s, "stride_s": stride_s, "fps": FPS}
+    return json.dumps({"type": "session.update", "session": {"type": "embedding", "window": window}})
+
+
+async def run_session(url: str, scene: Scene, *, kind: str, pace_s: float, window: tuple[float, float]) -> Live:
+    """pace_s: between two pictures; 0 sends all at once."""
+    live, sent_at = Live(), {}
+    async with connect(url.replace("http", "ws", 1) + "/v1/realtime", max_size=None) as socket:
+        await socket.send(update_event(*window))
+        if scene.text:
+            await socket.send(json.dumps({"type": "input_text.embed", "event_id": "text", "text": scene.text}))
+
+        async def send() -> None:
+            began = time.perf_counter()
+            for seq in range(int(scene.duration_s * FPS)):
+                await asyncio.sleep(max(0.0, began + seq * pace_s - time.perf_counter()))
+                picture = scene.picture(seq / FPS) if kind == "event" else static_picture(scene.seed)
+                event = {"type": "input_video_buffer.append", "image": base64.b64encode(picture).decode()}
+                sent_at[seq] = time.perf_counter()
+                live.sent += 1
+                await socket.send(json.dumps({**event, "timestamp_s": seq / FPS, "seq": seq}))
+            await socket.send(json.dumps({"type": "input_video_buffer.commit"}))
+
+        sending = asyncio.create_task(send())
+        while (event := json.loads(await socket.recv()))["type"] != "input_video_buffer.committed":
+            note_event(live, event, sent_at)
+        await sending
+    return live
+
+
+def note_event(live: Live, event: dict[str, Any], sent_at: dict[int, float]) -> None:
+    now = time.perf_counter()
+    match event["type"]:
+        case "error":
+            raise RuntimeError(event["error"]["message"])
+        case "embedding.done" if event["item_id"] == "text":
+            live.text = np.array(event["embedding"])
+        case "embedding.done":
+            live.lags_s.append(now - sent_at[event["frame_seqs"][-1]])
+            live.windows.append((event["start_sec"], event["end_sec"], np.array(event["embedding"])))
+            live.fates |= dict.fromkeys(event["frame_seqs"], "used")
+            live.encoded_cells += event["evs"]["encoder_cells"]
+            live.dense_cells = event["evs"]["cells"] / event["evs"]["slots"] * live.sent / SLOT_FRAMES
+        case "input_video_buffer.dropped":
+            for seq in event["seqs"]:
+                assert seq not in live.fates, f"frame {seq} is accounted for twice"
+                live.fates[seq] = event["reason"]
+
+
+def is_found(live: Live, scene: Scene) -> bool:
+    """Whether the window most like the text is within two windows of the first that holds the event."""
+    assert live.text is not None
+    best = int(np.argmax([vector @ live.text for _, _, vector in live.windows]))
+    true = next(index for index, (_, end_s, _) in enumerate(live.windows) if end_s > scene.event_s)
+    return abs(best - true) <= 2
+
+
+def summarize(lives: list[Live], stride_s: float) -> dict[str, Any]:
+    lags = sorted(lag for live in lives for lag in live.lags_s)
+    sent, known = sum(live.sent for live in lives), sum(len(live.fates) for live in lives)
+    return {
+        "windows": sum(len(live.windows) for live in lives),
+        "lag_p50_s": lags[len(lags) // 2],
+        "lag_p95_s": lags[int(len(lags) * 0.95)],
+        "lag_max_s": lags[-1],
+        "stride_s": stride_s,
+        "frames_sent": sent,
+        "frames_unaccounted": sent - known,
+        "frames_dropped": sum(fate != "used" for live in lives for fate in live.fates.values()),
+        "encoder_share": sum(live.encoded_cells for live in lives) / sum(live.dense_cells for live in lives),
+    }
+
+
+async def measure(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    window = (options.window, options.stride)
+    if options.recall:
+        scenes = [make_scene(HELD_OUT + seed, duration_s=24.0) for seed in range(options.recall)]
+        lives = [await run_session(url, scene, kind="event", pace_s=0.0, window=window) for scene in scenes]
+        found = [is_found(live, scene) for live, scene in zip(lives, scenes, strict=True)]
+        return {"scenes": len(found), "recall": sum(found) / len(found)}
+    scenes = [make_scene(seed, duration_s=options.seconds) for seed in range(options.sessions)]
+    memory: list[int] = []
+
+    async def watch_memory() -> None:
+        while True:
+            started = tree_of(os.getpid(), read_processes())[1:]
+            memory.append(sum(resident_bytes(process.pid) for process in started))
+            await asyncio.sleep(options.seconds / 6)
+
+    watching = asyncio.create_task(watch_memory())
+    lives = await asyncio.gather(
+        *(run_session(url, scene, kind=options.scene, pace_s=1 / FPS, window=window) for scene in scenes)
+    )
+    watching.cancel()
+    return {**summarize(lives, options.stride), "sessions": options.sessions, "memory_mib": [m >> 20 for m in memory]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--url")
+    parser.add_argument("--model", default="demo")
+    parser.add_argument("--sessions", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--scene", choices=("event", "static"), default="event")
+    parser.add_argument("--window", type=float, default=4.0)
+    parser.add_argument("--stride", type=float, default=2.0)
+    parser.add_argument("--recall", type=int, default=0)
+    options = parser.parse_args()
+    with Watch() as watch:
+        if options.url:
+            figures = asyncio.run(measure(options.url.rstrip("/"), options))
+        else:
+            command = [str(Path(sys.executable).with_name("evs")), "serve", options.model, "--port", "0"]
+            with start_server(command, READY, timeout_s=300) as (url, _):
+                figures = asyncio.run(measure(url, options))
+    for name, value in figures.items():
+        print(f"{name:20} {value:.4f}" if isinstance(value, float) else f"{name:20} {value}")
+    print(json.dumps({**figures, "others": watch.others, "machine": describe_machine()}))
+
+
+if __name__ == "__main__":
+    main()
