@@ -10,11 +10,17 @@ import time
 from dataclasses import dataclass
 from typing import Literal
 
+from app.convert import HEAD_BYTES, guess_kind
 from app.media import decode_base64
-from app.realtime.events import Append
+from app.realtime.events import Append, InputKnobs
 from runner.errors import RequestError
 
 Clock = Literal["client", "server"]
+Kind = Literal["image", "video"]
+KINDS: dict[str, Kind] = {
+    "image": "image", "jpeg": "image", "png": "image", "webp": "image",
+    "video": "video", "mp4": "video", "webm": "video", "mpegts": "video",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,29 +31,28 @@ class Piece:
 
 
 class MediaClock:
-    """One part of a session: from its first piece to a commit or a clear."""
+    """One part of a session: from its first piece to a commit or a clear. The first piece says whether it is pictures,
+    unless the format does."""
 
-    def __init__(self, clock: Clock | None) -> None:
-        self._clock = clock
+    def __init__(self, knobs: InputKnobs | None) -> None:
+        self._clock: Clock | None = None if knobs is None else knobs.timestamps
+        self._kind = KINDS.get((knobs.format if knobs is not None else None) or "auto")
         self._began: float | None = None
-        self._kind: str | None = None
         self._next = 0
 
     def take(self, data: bytes) -> Piece:
-        """A binary frame: a picture or bytes of a container, as the session's format or the first of them says."""
-        if self._clock == "client" and self._kind != "video":
-            # Containers bring their own times; only the engine knows whether this is one.
-            return self._number(data, None, 0.0)
-        return self._number(data, None, self._now())
+        """A binary message. Raises RequestError where it needs a time that it cannot bring."""
+        if self._kind is None:
+            self._kind = guess_kind(data[:HEAD_BYTES])
+        return self._number(data, None, self._picture_time(None) if self._kind == "image" else 0.0)
 
     def read(self, event: Append, max_bytes: int) -> Piece:
         """An append event. Raises RequestError; a piece that was refused has no number."""
-        kind = "video" if event.image is None else "image"
+        kind: Kind = "video" if event.image is None else "image"
         if self._kind not in (None, kind):
             raise RequestError(
-                "invalid", f"this part of the session brings {self._kind}s; commit it before sending {kind}s",
-                param=kind,
-            )  # fmt: skip
+                "invalid", f"this part of the session brings {self._kind} data, not {kind}; commit it first", param=kind
+            )
         payload = event.video if event.image is None else event.image
         assert payload is not None
         _, comma, rest = payload.partition(",") if payload[:5].lower() == "data:" else ("", "", "")
@@ -59,11 +64,12 @@ class MediaClock:
     def _picture_time(self, timestamp_s: float | None) -> float:
         clock: Clock = "server" if timestamp_s is None else "client"
         if self._clock not in (None, clock):
-            raise RequestError(
-                "invalid", "timestamp_s is needed with every picture here, for the clock is the client's"
-                if self._clock == "client" else "timestamp_s means nothing here, for the clock is the server's",
-                param="timestamp_s",
-            )  # fmt: skip
+            message = (
+                "every picture needs its timestamp_s here, for the clock is the client's"
+                if self._clock == "client"
+                else "timestamp_s means nothing here, for the clock is the server's"
+            )
+            raise RequestError("invalid", message, param="timestamp_s")
         self._clock = clock
         return self._now() if timestamp_s is None else timestamp_s
 

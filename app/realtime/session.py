@@ -33,9 +33,9 @@ from app.realtime.events import (
     event_id_of,
     parse_event,
 )
-from app.realtime.media import Clock, MediaClock, Piece
+from app.realtime.media import MediaClock, Piece
 from app.realtime.output import OutputOptions, window_body
-from app.realtime.over import BAD_DATA, GOING_AWAY, NORMAL, OWN_FAULT, TRY_LATER, SessionOver, code_of
+from app.realtime.over import BAD_DATA, NORMAL, OWN_FAULT, TRY_LATER, SessionOver, code_of
 from app.realtime.receiver import Receiver
 from app.realtime.texts import Texts
 from app.state import ServerState
@@ -75,7 +75,7 @@ class Session:
             ends: set[asyncio.Future[Any]] = {reading, self._over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             over = self._over.result() if self._over.done() else _why(reading)
-        except (WebSocketDisconnect, ConnectionError, TimeoutError):
+        except (WebSocketDisconnect, ConnectionError, TimeoutError, RuntimeError):
             over = SessionOver(NORMAL)
         finally:
             await self._free(reading)
@@ -103,39 +103,26 @@ class Session:
             message = await self._receiver.receive()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message.get("code", NORMAL))
-            text, data = message.get("text"), message.get("bytes")
-            if text is not None:
-                await self._read_text(text)
-            elif data is not None:
-                await self._feed(self._clock.take(data))
+            await self._take(message.get("text"), message.get("bytes"))
 
-    async def _drain(self) -> SessionOver:
-        """The server stops: what came is still embedded, nothing more is taken."""
-        await self._send("session.expiring", expires_in_s=0.0, reason="draining")
-        if self._stream is not None and self._has_media:
-            self._end_part("commit")
-            while self._ends:
-                await asyncio.sleep(0.02)
-        return SessionOver(GOING_AWAY, RequestError("unavailable", "the server is shutting down; connect again later"))
-
-    async def _warn(self, left_s: float) -> None:
-        await self._send("session.expiring", expires_in_s=round(left_s, 3), reason="session_limit")
-
-    async def _read_text(self, text: str) -> None:
-        """An event that is wrong is refused by name and changes nothing; too many of them end the session."""
+    async def _take(self, text: str | None, data: bytes | None) -> None:
+        """What is wrong is refused by name and changes nothing; too much of it ends the session."""
         event_id: str | None = None
         try:
-            event = parse_event(text)
-            event_id = event.event_id
-            await self._handle(event)
+            if text is not None:
+                event = parse_event(text)
+                event_id = event.event_id
+                await self._handle(event)
+            elif data is not None:
+                await self._feed(self._clock.take(data))
             self._bad = 0
         except (ValidationError, RequestError, ApiError) as error:
             self._bad += 1
             if isinstance(error, RequestError) and error.code == "too_many_sessions":
                 raise SessionOver(TRY_LATER, error) from error
-            await self._send_error(error, event_id or event_id_of(text[:65536]))
+            await self._send_error(error, event_id or event_id_of((text or "")[:65536]))
             if self._bad >= MAX_BAD_EVENTS:
-                message = f"{self._bad} events in a row could not be understood"
+                message = f"{self._bad} messages in a row could not be understood"
                 raise SessionOver(BAD_DATA, ApiError(400, message, code="too_many_errors")) from error
 
     async def _handle(self, event: ClientEvent) -> None:
@@ -182,13 +169,9 @@ class Session:
         self._ends.append(how)
         self._stream.end(StreamEnd(request_id=self._request_id, how="commit" if how == "commit" else "clear"))
         self._has_media = False
-        self._clock = MediaClock(self._timestamps)
+        self._clock = MediaClock(self._knobs.input)
 
     # -------------------------------------------------------------------------------------------- to the engine, back
-
-    @property
-    def _timestamps(self) -> Clock | None:
-        return None if self._knobs.input is None else self._knobs.input.timestamps
 
     async def _open(self) -> None:
         """A stream with the session's values, in place of the one there was. Raises RequestError."""
@@ -209,7 +192,7 @@ class Session:
             raise
         assert isinstance(opened, StreamOpened)
         self._opened, self._stream = opened, stream
-        self._clock = MediaClock(self._timestamps)
+        self._clock = MediaClock(self._knobs.input)
         self._pump = asyncio.create_task(self._follow(events))
 
     async def _follow(self, events: AsyncIterator[StreamEventOut]) -> None:

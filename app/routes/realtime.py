@@ -5,7 +5,9 @@ Knows nothing of what is said in a session.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect
@@ -24,6 +26,9 @@ router = APIRouter(tags=["embeddings"])
 async def open_session(socket: WebSocket) -> None:
     """What is refused is refused after the handshake, with an event that says why: a handshake cannot."""
     state = cast(ServerState, socket.app.state.server)
+    if not is_origin_allowed(socket, state.settings.allowed_origins):
+        await socket.close(BAD_DATA)  # before it is accepted: a 403
+        return
     await socket.accept()
     try:
         model = state.check_model(socket.query_params.get("model"))
@@ -40,6 +45,14 @@ async def open_session(socket: WebSocket) -> None:
     session = Session(socket, state, model=model, limits=limits)
     with state.sessions.holding(session):
         await session.run()
+
+
+def is_origin_allowed(socket: WebSocket, allowed: Sequence[str]) -> bool:
+    """Browsers let any page open a socket anywhere and say whose page it is; other clients say nothing."""
+    origin = socket.headers.get("origin")
+    if origin is None or "*" in allowed or origin in allowed:
+        return True
+    return urlsplit(origin).netloc == socket.headers.get("host")
 
 
 async def _refuse(socket: WebSocket, error: RequestError) -> None:
