@@ -49,8 +49,12 @@ bench: install
 	$(BIN)/python -m bench.checkpoint $(LOAD)
 	$(BIN)/python -m bench.serve $(LOAD)
 
+# Long tests, then ten minutes of three times what the server can do; SOAK_S=60 is a taste of it.
+SOAK_S ?= 600
+
 soak: install
 	$(BIN)/pytest -m soak
+	$(BIN)/python -m bench.soak demo --seconds $(SOAK_S)
 
 up:
 	docker compose up --build

@@ -19,6 +19,7 @@ from bench.client import Timing, joint_step_s, make_body, time_together
 from bench.compare import ratios
 from bench.machine import Watch, describe_machine, read_processes, resident_bytes, tree_of
 from bench.serve import Figures, start_server
+from bench.soak import Load, Tally, Verdict, send
 from runner.requests import ChatMessage, InlineBytes, MediaPart, TextPart
 from tests.harness import local_engine
 
@@ -124,3 +125,42 @@ def test_the_load_is_as_stated(tmp_path: Path) -> None:
         assert local.vocab_size == 600
     assert answer.usage.prompt_tokens == 1182
     assert len(answer.token_ids) == 2
+
+
+def verdict(**values: object) -> Verdict:
+    good: dict[str, object] = {
+        "seconds": 600.0, "capacity_rps": 5.0, "statuses": {"200": 9, "429": 9}, "failures": (), "window_s": 60.0,
+        "second_tokens": 1000, "last_tokens": 950, "second_memory_bytes": 1 << 30, "last_memory_bytes": 1 << 30,
+        "pages_missing": 0, "left_running": 0,
+    }  # fmt: skip
+    return Verdict(**{**good, **values})  # type: ignore[arg-type]
+
+
+def test_a_soak_holds_only_when_all_of_it_does() -> None:
+    assert verdict().holds
+    for bad in (
+        {"failures": ("500: x",)}, {"last_tokens": 949}, {"second_tokens": 0, "last_tokens": 0},
+        {"last_memory_bytes": (1 << 30) + (100 << 20)}, {"pages_missing": 1}, {"left_running": 1},
+    ):  # fmt: skip
+        assert not verdict(**bad).holds, bad
+
+
+async def soak_against(status: int, text: str, *, requests: int = 40) -> Tally:
+    """What the tally says when every answer is this one."""
+    load, tally = Load([b"\0" * 1000], 1), Tally()
+    transport = httpx.MockTransport(lambda _: httpx.Response(status, text=text))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for _ in range(requests):
+            await send(client, load, tally, time.monotonic())
+    return tally
+
+
+async def test_a_soak_forgives_only_a_full_queue_and_damaged_files() -> None:
+    """The load is the same each time: among its forty requests some bring a damaged file."""
+    assert (await soak_against(429, "try again later")).failures == []
+    assert len((await soak_against(500, "oh")).failures) == 40
+    assert 0 < 40 - len((await soak_against(422, "it is damaged")).failures) < 20
+    assert len((await soak_against(200, 'data: {"error": {}}')).failures) == 40
+    good = await soak_against(200, "{}")
+    assert (good.failures, len(good.tokens)) == ([], 40)
+    assert good.tokens_between(0, 60) == sum(count for _, count in good.tokens) > 40
