@@ -6,7 +6,6 @@ Knows nothing of HTTP.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import ExitStack
 from typing import Any
@@ -120,13 +119,12 @@ class ClipWindows:
         self.opened = opened
         self._events, self._output = events, output
         self.prompt_tokens = 0
-        self._began = time.perf_counter()
 
     async def bodies(self) -> AsyncGenerator[dict[str, Any], None]:
         async for event in self._events:
             if isinstance(event, WindowVector):
                 self.prompt_tokens += event.window.prompt_tokens
-                yield window_body(event, self._output, latency_s=time.perf_counter() - self._began)
+                yield window_body(event, self._output)
 
     @property
     def usage(self) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Owns what is on its way in either direction; knows no sockets, no pictures and n
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
@@ -29,10 +30,11 @@ MAX_UNTAKEN_BYTES = 8 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowVector:
-    """A window and its vector, little-endian float32."""
+    """A window and its vector, little-endian float32. model_s: from the window's being laid out to its vector."""
 
     window: WindowLaid
     data: bytes
+    model_s: float
 
 
 StreamEventOut = StreamOpened | WindowVector | FramesDropped | StreamEnded
@@ -44,7 +46,7 @@ class EngineStream:
     def __init__(self, client: Door, request: OpenStream, inbox: Inbox, drain: Callable[[], Awaitable[None]]) -> None:
         self._client, self._request_id, self._inbox, self._drain = client, request.request_id, inbox, drain
         self._ends_by_itself = request.source is not None
-        self._laid: dict[int, WindowLaid] = {}
+        self._laid: dict[int, tuple[WindowLaid, float]] = {}
         self._ends: deque[StreamEnded] = deque()
         self._untaken = self._untaken_bytes = 0
         self._has_room = asyncio.Event()
@@ -76,9 +78,10 @@ class EngineStream:
                         self._untaken, self._untaken_bytes = self._untaken - count, self._untaken_bytes - size
                         self._note_room()
                     case WindowLaid():
-                        self._laid[message.index] = message
+                        self._laid[message.index] = message, time.monotonic()
                     case Vector(index=index, data=data):
-                        yield WindowVector(window=self._laid.pop(index), data=data)
+                        window, laid_at = self._laid.pop(index)
+                        yield WindowVector(window=window, data=data, model_s=time.monotonic() - laid_at)
                     case Delta():  # a window's end without its vector
                         raise end_of_vector(message)
                     case StreamEnded():

@@ -51,7 +51,7 @@ def usages_body(usages: Sequence[PromptUsage]) -> dict[str, Any]:
     return body
 
 
-def window_body(event: WindowVector, output: OutputOptions, *, latency_s: float | None = None) -> dict[str, Any]:
+def window_body(event: WindowVector, output: OutputOptions) -> dict[str, Any]:
     """`embedding.done` of a window. Times are the stream's own, or the clock of whoever sent pictures with times."""
     window = event.window
     body: dict[str, Any] = {
@@ -68,7 +68,7 @@ def window_body(event: WindowVector, output: OutputOptions, *, latency_s: float 
     if "evs" in output.include:
         body["evs"] = _evs_body(window)
     if "latency" in output.include:
-        body["latency"] = {"laid_s": _round(window.decoded_s), "model_s": _round(latency_s or 0.0)}
+        body["latency"] = {"laid_s": _round(window.decoded_s), "model_s": _round(event.model_s)}
     return body
 
 

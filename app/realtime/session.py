@@ -35,7 +35,7 @@ from app.realtime.events import (
 )
 from app.realtime.media import MediaClock, Piece
 from app.realtime.output import OutputOptions, window_body
-from app.realtime.over import BAD_DATA, NORMAL, OWN_FAULT, TRY_LATER, SessionOver, code_of
+from app.realtime.over import BAD_DATA, GOING_AWAY, NORMAL, OWN_FAULT, TRY_LATER, SessionOver, code_of
 from app.realtime.receiver import Receiver
 from app.realtime.texts import Texts
 from app.state import ServerState
@@ -44,6 +44,7 @@ from runner.stream_client import EngineStream, StreamEventOut, WindowVector
 from runner.stream_messages import FramesDropped, StreamEnd, StreamEnded, StreamOpened
 
 MAX_BAD_EVENTS = 16
+CLEAR_S = 5.0
 SEND_S = 20.0  # a client that does not read for so long is gone
 
 
@@ -75,12 +76,22 @@ class Session:
             ends: set[asyncio.Future[Any]] = {reading, self._over}
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             over = self._over.result() if self._over.done() else _why(reading)
+            if over.error is not None:
+                await self._clear_rest()
         except (WebSocketDisconnect, ConnectionError, TimeoutError, RuntimeError):
             over = SessionOver(NORMAL)
         finally:
             await self._free(reading)
         with contextlib.suppress(WebSocketDisconnect, ConnectionError, TimeoutError, RuntimeError):
             await self._say_goodbye(over)
+
+    async def _clear_rest(self) -> None:
+        """A session that ends while it can still be told says what becomes of the frames that are in no window."""
+        if self._pump is not None and not self._pump.done() and self._has_media:
+            self._end_part("clear")
+            async with asyncio.timeout(CLEAR_S):
+                while self._ends and not self._pump.done():
+                    await asyncio.sleep(0.01)
 
     async def _free(self, reading: asyncio.Task[None]) -> None:
         tasks = [reading, *self._texts.tasks, *([self._pump] if self._pump else [])]
@@ -124,6 +135,18 @@ class Session:
             if self._bad >= MAX_BAD_EVENTS:
                 message = f"{self._bad} messages in a row could not be understood"
                 raise SessionOver(BAD_DATA, ApiError(400, message, code="too_many_errors")) from error
+
+    async def _drain(self) -> SessionOver:
+        """The server stops: what came is still embedded, nothing more is taken."""
+        await self._send("session.expiring", expires_in_s=0.0, reason="draining")
+        if self._stream is not None and self._has_media:
+            self._end_part("commit")
+            while self._ends:
+                await asyncio.sleep(0.02)
+        return SessionOver(GOING_AWAY, RequestError("unavailable", "the server is shutting down; connect again later"))
+
+    async def _warn(self, left_s: float) -> None:
+        await self._send("session.expiring", expires_in_s=round(left_s, 3), reason="session_limit")
 
     async def _handle(self, event: ClientEvent) -> None:
         match event:
