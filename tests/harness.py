@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,15 @@ import torch
 from evs.policy import EvsPolicy
 from evs.select import PendingSelection
 from runner.admission import Laid
-from runner.assembly import Assembled, assemble, build_engine
+from runner.assembly import Assembled, build_engine
 from runner.config import EngineConfig
 from runner.items import MediaItem
+from runner.loader import load_model
 from runner.messages import Delta, Generate, PromptUsage
 from runner.ranges import longest_range
 from runner.requests import ChatMessage, EvsOptions, SamplingParams
 from runner.scheduler import EncodeJob
+from vision.cage import DecodePool
 
 
 @dataclass(eq=False)
@@ -150,10 +154,18 @@ class LocalEngine:
 
 @contextmanager
 def local_engine(folder: Path, **settings: Any) -> Iterator[LocalEngine]:
+    assert "decode" not in settings, "all engines here share one pool"
     config = make_config(folder, **settings)
-    assembled = assemble(config, lambda _phase, _done, _total: None)
-    with assembled.pool:
-        yield LocalEngine(assembled)
+    loaded = load_model(config, lambda _phase, _done, _total: None)
+    yield LocalEngine(build_engine(config, loaded, shared_pool(), started=time.monotonic()))
+
+
+@cache
+def shared_pool() -> DecodePool:
+    """One for all engines of a run: its start takes seconds, and nothing passes from one item to the next."""
+    pool = DecodePool()
+    atexit.register(pool.close)
+    return pool
 
 
 def make_config(folder: Path, **settings: Any) -> EngineConfig:

@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.requests import SamplingParams
+from runner.errors import RequestError
+from runner.requests import ChatMessage, InlineBytes, MediaPart, SamplingParams, TextPart
 from tests.checkpoints import BUILDERS
 from tests.harness import Answer, LocalEngine, local_engine, rebuilt
-from tests.oracle import Part, as_message, noise_clip, noise_picture, worst_error
+from tests.oracle import Part, as_message, lossless_file, noise_clip, noise_picture, worst_error
 
 TOLERANCE = 1e-4
 TURN: list[Part] = ["a", noise_clip(1, num_frames=5, size=(70, 100)), "b", noise_picture(2, size=(64, 80)), "why?"]
 MAX_TOKENS = 6
+MOST_TOKENS = 24
 
 
 @pytest.fixture(scope="module", params=sorted(BUILDERS))
@@ -41,10 +43,13 @@ def assert_same(ours: Answer, reference: Answer) -> None:
 
 
 def test_chunked_at_every_boundary(alone: tuple[LocalEngine, Path, Answer]) -> None:
+    """The smallest chunks cut at every boundary there is; sizes up to 16 cut after several chunks, larger ones leave a
+    long and a short one."""
     local, folder, reference = alone
-    for size in range(local.smallest_step([as_message(TURN)]), reference.usage.prompt_tokens + 1):
+    least, rows = local.smallest_step([as_message(TURN)]), reference.usage.prompt_tokens
+    for size in sorted({least, *range(least, 17), *range(max(least, 17), rows, 4), rows - 1, rows} - {*range(least)}):
         engine = rebuilt(local, folder, max_num_seqs=1, max_num_batched_tokens=size)
-        assert_same(engine.answer([as_message(TURN)], sampling=engine.everything(3)), reference)
+        assert_same(engine.answer([as_message(TURN)], sampling=engine.everything(2)), reference)
 
 
 @pytest.mark.parametrize("patches", [1, 50, 150])
@@ -100,9 +105,22 @@ def test_preempted_and_computed_again(alone: tuple[LocalEngine, Path, Answer]) -
         assert_same(engine.answers[name, 0], long)
 
 
+def bad_inputs() -> list[ChatMessage]:
+    """A file that is no clip, a clip that breaks off, and a prompt that no memory here holds."""
+    files = (b"no clip at all", lossless_file(noise_clip(3, num_frames=3, size=(64, 64)))[:300])
+    clips = [MediaPart(kind="video", source=InlineBytes(data=data)) for data in files]
+    return [ChatMessage(role="user", parts=(clip, TextPart(text="?"))) for clip in clips] + [
+        as_message(["word " * 5000])
+    ]
+
+
 def test_all_of_it_at_once(alone: tuple[LocalEngine, Path, Answer]) -> None:
-    """Random arrivals, aborts, tight pages, small chunks, small encoder budgets; whatever finishes is as if alone."""
-    local, folder, reference = alone
+    """Laws 4, 7 and 8: random arrivals, lengths and aborts, inputs that fail, tight pages that preempt, small chunks,
+    small encoder budgets; whatever finishes is as if alone, and nothing is held afterwards."""
+    local, folder, short = alone
+    reference = local.answer([as_message(TURN)], sampling=local.everything(MOST_TOKENS))
+    assert_same(reference, short)
+    bad, refused, preemptions = bad_inputs(), set(), 0
     page_bytes = local.engine.runner.backend.layout.page_bytes
     for seed in range(3):
         rng = np.random.default_rng(seed)
@@ -114,9 +132,14 @@ def test_all_of_it_at_once(alone: tuple[LocalEngine, Path, Answer]) -> None:
             kv_memory_bytes=(reference.usage.prompt_tokens // 16 + int(rng.integers(3, 12))) * page_bytes,
         )  # fmt: skip
         live: set[str] = set()
-        for _ in range(14):
+        for number in range(14):
+            if number % 5 == 3:
+                with pytest.raises(RequestError) as caught:
+                    engine.submit([bad[number // 5 % len(bad)]])
+                refused.add(caught.value.kind)
             turn = TURN if rng.random() < 0.6 else ["some other text"]
-            name = engine.submit([as_message(turn)], sampling=engine.everything(MAX_TOKENS))
+            tokens = int(rng.choice((1, MAX_TOKENS, MOST_TOKENS)))
+            name = engine.submit([as_message(turn)], sampling=engine.everything(tokens))
             if turn is TURN:
                 live.add(name)
             for _ in range(int(rng.integers(0, 4))):
@@ -128,8 +151,12 @@ def test_all_of_it_at_once(alone: tuple[LocalEngine, Path, Answer]) -> None:
                 engine.receive(engine.engine.abort(victim, None))
                 engine.engine.scheduler.check_integrity()
         engine.run()
+        preemptions += engine.engine.scheduler.events["preemptions"]
         for name in live:
+            assert engine.answers[name, 0].finish_reason == "length"
             assert_same(engine.answers[name, 0], reference)
+    assert preemptions > 0
+    assert refused == {"unsupported_media", "undecodable", "invalid"}
 
 
 def test_a_seed_gives_the_same_text_alone_and_among_sixteen(alone: tuple[LocalEngine, Path, Answer]) -> None:

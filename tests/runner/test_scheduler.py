@@ -25,7 +25,7 @@ def loaded(checkpoint: Callable[[str], Path]) -> Iterator[tuple[LocalEngine, Pat
 
 def submit(engine: LocalEngine, turn: list, priority: int = 0) -> tuple[str, int]:
     """Its id and the rows of its prompt."""
-    name = engine.submit([as_message(turn)], sampling=engine.everything(1))
+    name = engine.submit([as_message(turn)], sampling=engine.everything(1), priority=priority)
     (sequence,) = [s for _, s in engine.engine.scheduler._waiting if s.request_id == name]
     return name, len(sequence.prompt)
 
@@ -59,6 +59,17 @@ def test_a_stream_of_short_prompts_does_not_keep_a_long_one_out(loaded: tuple[Lo
     newcomers = lambda: [submit(engine, SHORT) for _ in range(2)]  # noqa: E731
     # Newcomers that sample in the same step decode nothing, so that no row of the budget goes to decodes.
     assert steps_until(engine, name, each_step=newcomers) <= ceil(rows / (BUDGET - BUDGET // 2))
+    engine.run()
+
+
+def test_priority_comes_before_length_and_arrival(loaded: tuple[LocalEngine, Path]) -> None:
+    """Lower goes first: a late long prompt overtakes earlier ones, and a short one of a later class waits for it."""
+    engine = rebuilt(*loaded, max_num_batched_tokens=BUDGET, max_num_seqs=8)
+    early, _ = submit(engine, LONG, priority=1)
+    short, _ = submit(engine, SHORT, priority=1)
+    late, rows = submit(engine, LONG, priority=0)
+    assert steps_until(engine, late) == ceil(rows / BUDGET)
+    assert not engine.answers[short, 0].token_ids and not engine.answers[early, 0].token_ids
     engine.run()
 
 
