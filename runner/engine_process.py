@@ -12,7 +12,7 @@ import sys
 import msgspec
 
 from runner.config import EngineConfig
-from runner.service import serve
+from vision.early import start_early
 
 PR_SET_PDEATHSIG = 1
 # glibc's mallopt: a step's buffers are taken from memory that the last step freed. By default the large ones go back to
@@ -28,6 +28,9 @@ def main() -> None:
         keep_freed_memory()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    start_early((f"vision.backends.{config.decode.backend}",))
+    from runner.service import serve  # starts threads: only now
+
     serve(socket.socket(fileno=int(sys.argv[1])), config)
 
 

@@ -1,19 +1,16 @@
-"""Linear layers whose weights lie in memory as the CPU's matrix kernels read them, with the operation that follows
-fused into the product. Owns the private operators behind that, finding out whether they pay here, and the swap; knows
-no model.
+"""Linear layers whose weights lie in memory as the CPU's matrix kernels read them. Owns the private operators behind
+that, finding out whether they pay here, and the swap; knows no model.
 
-A packed layer rounds less often than a plain one and is otherwise equal. One copy of a weight is kept: the original is
-dropped, except where an embedding table shares it.
+One copy of a weight is kept: the original is dropped, except where an embedding table shares it. What follows a product
+is not fused into it: with a second operand the kernel is up to twice as slow (see bench/README.md).
 """
 
 from __future__ import annotations
 
 import time
 from functools import cache
-from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 # Kernels arrange a weight for a number of rows; what is arranged for many is no slower for few, and not the reverse.
@@ -34,30 +31,8 @@ class PackedLinear(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data, PACKED_FOR_ROWS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.then(x, "none")
-
-    def then(self, x: torch.Tensor, activation: Literal["none", "swish"]) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, activation, [], "")
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
         return out
-
-    def combine(self, x: torch.Tensor, other: torch.Tensor, how: Literal["add", "mul"]) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise.binary(x, other, self.packed, self.bias, how)
-        return out
-
-
-def project_silu(linear: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """silu(linear(x)) in one operator where the layer is packed."""
-    return linear.then(x, "swish") if isinstance(linear, PackedLinear) else F.silu(linear(x))
-
-
-def project_add(linear: nn.Module, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """other + linear(x), likewise."""
-    return linear.combine(x, other, "add") if isinstance(linear, PackedLinear) else other + linear(x)
-
-
-def project_mul(linear: nn.Module, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """other * linear(x), likewise."""
-    return linear.combine(x, other, "mul") if isinstance(linear, PackedLinear) else other * linear(x)
 
 
 def pack_linears(model: nn.Module) -> int:

@@ -6,24 +6,22 @@ Knows nothing of media: a job is something to pickle, an answer is bytes. Linux 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import pickle
 import select
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import NoReturn
 
+from vision.early import take_early
 from vision.errors import DecodeCancelledError, DecodeCrashedError, DecodeDeadlineError
 from vision.forkserver import READY, READY_UNSEALED
+from vision.launch import ServerProcess, launch
 from vision.request import HELLO, Job
 from vision.stream_protocol import StreamJob
 
@@ -33,19 +31,7 @@ START_TIMEOUT_S = 120.0
 POLL_S = 0.05
 FORK_TIMEOUT_S = 10.0
 EXIT_WAIT_S = 2.0
-NICENESS = 5
 MAX_ANSWER_BYTES = 16 << 20
-
-# Isolated (-I), with our own search path: neither the caller's main module nor its environment is read.
-_BOOT = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from vision.forkserver import main; main(int(sys.argv[2]), int(sys.argv[3]), sys.argv[4:])"
-)
-_KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "LANG", "TMPDIR")
-# Huge pages for what malloc takes, and freed pictures kept for the next one: a fresh process would otherwise fault in
-# every page of every picture anew, a fifth of the time of dense decoding. Another C library passes over this.
-_MALLOC = "glibc.malloc.hugetlb=1:glibc.malloc.mmap_threshold=33554432:glibc.malloc.trim_threshold=268435456"
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 class ServerLostError(Exception):
@@ -74,7 +60,8 @@ class ForkServer:
         """preload: modules the server imports, where they can be, so that its children need not."""
         self._lock = threading.Lock()
         self._preload = preload
-        self._process = _Server(preload)
+        early = take_early()
+        self._process = _Server(*launch(preload)) if early is None else _Server(early.control, early)
 
     def run(self, job: Job, input_fd: int, output_fd: int, watch: Watch) -> bytes:
         """The child's whole answer; empty if it died without one.
@@ -131,22 +118,20 @@ class ForkServer:
         with self._lock:
             if self._process.lost.is_set():
                 self._process.stop()
-                self._process = _Server(self._preload)
+                self._process = _Server(*launch(self._preload))
             return self._process
 
 
 class _Server:
     """One fork server process and the socket that jobs are handed over by."""
 
-    def __init__(self, preload: tuple[str, ...]) -> None:
+    def __init__(self, control: socket.socket, process: ServerProcess) -> None:
         self.lost = threading.Event()
         self.is_sealed: bool | None = None
         self._ready = threading.Event()
         self._lock = threading.Lock()
         self._started = time.monotonic()
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = _launch(theirs.fileno(), preload)
+        self._control, self._process = control, process
 
     def wait_ready(self, watch: Watch) -> None:
         """Block until the server has imported what children need. Raises ServerLostError."""
@@ -176,9 +161,7 @@ class _Server:
         """End the process: it leaves when its control socket closes, and its children die with it."""
         with self._lock:
             self._control.close()
-            try:
-                self._process.wait(timeout=EXIT_WAIT_S if self._ready.is_set() else 0.0)
-            except subprocess.TimeoutExpired:
+            if not self._process.wait(EXIT_WAIT_S if self._ready.is_set() else 0.0):
                 self._process.kill()
                 self._process.wait()
 
@@ -205,18 +188,6 @@ def _warn_unsealed() -> None:
     log.warning(
         "the kernel takes no seccomp filter: decoding children could open sockets; their other limits hold (evs doctor)"
     )
-
-
-def _launch(control_fd: int, preload: tuple[str, ...]) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).resolve().parent.parent)
-    search_path = [root, *(entry for entry in sys.path if entry and entry != root)]
-    environment = {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
-    environment |= {**_ONE_THREAD, "GLIBC_TUNABLES": _MALLOC}
-    command = [sys.executable, "-I", "-c", _BOOT, json.dumps(search_path), str(control_fd), str(NICENESS), *preload]
-    return subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment,
-        pass_fds=(control_fd,), start_new_session=True,
-    )  # fmt: skip
 
 
 class Child:

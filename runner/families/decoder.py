@@ -17,7 +17,6 @@ from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import VisualRows
 from runner.families.fused import RmsNorm, gate, is_silu
-from runner.packed_linear import project_add
 
 
 class Decoder:
@@ -82,8 +81,9 @@ class _Layer:
             turning = torch.cat((self.norms[0].forward(q), self.norms[1].forward(k)), dim=1)
         q, k = torch.split(rotate(turning, phases), [num_heads, num_kv_heads], dim=1)
         attended = planned.run(self.index, q, k, v, self.scale).flatten(1)
-        hidden = project_add(self.out, attended, hidden)
-        return project_add(self.down, gate(self.gate, self.up, self.middle.forward(hidden)), hidden)
+        hidden = self.out(attended).add_(hidden)
+        out: torch.Tensor = self.down(gate(self.gate, self.up, self.middle.forward(hidden))).add_(hidden)
+        return out
 
 
 def rotate(x: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

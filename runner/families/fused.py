@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from runner.packed_linear import project_mul, project_silu
-
 # From this many rows on, a norm costs memory traffic and not calls.
 MANY_ROWS = 32
 
@@ -40,7 +38,7 @@ class GatedMlp(nn.Module):
 
 def gate(gate_proj: nn.Module, up_proj: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """silu(gate_proj(x)) * up_proj(x)."""
-    return project_mul(up_proj, x, project_silu(gate_proj, x))
+    return F.silu(gate_proj(x), inplace=True).mul_(up_proj(x))
 
 
 def fuse_blocks(tower: Any) -> None:

@@ -15,7 +15,6 @@ from attention.protocol import LayerAttention, PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.decoder import fuse_projections, rotate
 from runner.families.fused import rms_norm
-from runner.packed_linear import project_add, project_mul
 
 Phases = tuple[torch.Tensor, torch.Tensor]
 SERVED = ("gemma", "gemma2", "gemma3_text")
@@ -95,12 +94,12 @@ class _Layer:
         attended = planned.run(self.index, q, k, v, self.scale).flatten(1)
         hidden = _add(self.out, attended, hidden, self.after_attention)
         entering = self.middle.forward(hidden)
-        inner = project_mul(self.up, entering, self.activation(self.gate(entering)))
+        inner = self.activation(self.gate(entering)).mul_(self.up(entering))
         return _add(self.down, inner, hidden, self.after_mlp)
 
 
 def _add(linear: Any, x: torch.Tensor, hidden: torch.Tensor, norm: _GemmaNorm | None) -> torch.Tensor:
-    return project_add(linear, x, hidden) if norm is None else hidden + norm.forward(linear(x))
+    return linear(x).add_(hidden) if norm is None else hidden + norm.forward(linear(x))
 
 
 def gemma_layers(text_config: Any) -> tuple[LayerAttention, ...]:

@@ -1,4 +1,4 @@
-"""The engine's process takes a step's buffers from what the last step freed, and its threads wait asleep."""
+"""The engine's process takes a step's buffers from what the last step freed, and its memory is in huge pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_freed_memory_is_kept() -> None:
     assert kept < 1000
 
 
-def test_compute_threads_wait_asleep_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_huge_pages_are_asked_for_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's process gets the setting, and a user's own stands over it."""
     environments: list[dict[str, str]] = []
 
@@ -57,11 +57,11 @@ def test_compute_threads_wait_asleep_unless_told_otherwise(monkeypatch: pytest.M
             environments.append(env)
 
     monkeypatch.setattr(hosting.subprocess, "Popen", Started)
-    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
-    for own in (None, "7"):
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    for own in (None, "glibc.malloc.check=1"):
         if own is not None:
-            monkeypatch.setenv("GOMP_SPINCOUNT", own)
+            monkeypatch.setenv("GLIBC_TUNABLES", own)
         Started.stdin = io.BytesIO()
         ours, _ = hosting.start_engine_process(EngineConfig(model="m", served_name="m"))
         ours.close()
-    assert [env["GOMP_SPINCOUNT"] for env in environments] == ["1000", "7"]
+    assert [env["GLIBC_TUNABLES"] for env in environments] == ["glibc.malloc.hugetlb=1", "glibc.malloc.check=1"]

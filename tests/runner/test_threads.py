@@ -1,0 +1,72 @@
+"""Threads make room for other programs, and results do not depend on how many there are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from runner import threads
+from runner.packed_linear import PackedLinear, probe_packing
+from runner.threads import FEW_ROWS, ComputeThreads, choose_threads
+
+
+def test_choice_is_its_worked_example() -> None:
+    assert [choose_threads(2, num_cpus=2, others=others) for others in (0.4, 0.6, 3.0)] == [2, 1, 1]
+    assert choose_threads(4, num_cpus=8, others=2.2) == 4
+
+
+def test_busy_programs_take_threads_away() -> None:
+    most = len(os.sched_getaffinity(0))
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(most)]
+    before = torch.get_num_threads()
+    try:
+        time.sleep(0.3)  # they are up
+        compute = ComputeThreads(most)
+        for _ in range(50):
+            time.sleep(threads.SAMPLE_S)
+            compute.adjust(1)
+            if compute.count == 1:
+                break
+        assert compute.count == torch.get_num_threads() == 1 or most == 1
+        compute.adjust(FEW_ROWS + 1)  # results would depend on it
+        assert compute.count == most
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+        torch.set_num_threads(before)
+
+
+def test_where_the_system_does_not_tell_all_threads_compute(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
+    monkeypatch.setattr(threads, "STAT", threads.Path(str(tmp_path)) / "none")
+    monkeypatch.setattr(threads, "SAMPLE_S", 0.0)
+    compute = ComputeThreads(7)
+    compute.adjust(1)
+    assert compute.count == 7
+
+
+@pytest.mark.skipif(not probe_packing(), reason="torch has no packed products on this CPU")
+@torch.inference_mode()
+@pytest.mark.parametrize("rows", [1, 4, FEW_ROWS])
+def test_results_do_not_depend_on_the_count(rows: int) -> None:
+    """Packed products and attention: bit for bit."""
+    generator = torch.Generator().manual_seed(0)
+    linears = [PackedLinear(nn.Linear(*size, dtype=torch.bfloat16)) for size in ((896, 1152), (4864, 896))]
+    inputs = [torch.randn(rows, linear.in_features, generator=generator).bfloat16() for linear in linears]
+    q = torch.randn(1, 4, rows, 64, generator=generator).bfloat16()
+    k, v = torch.randn(2, 1, 4, 900, 64, generator=generator).bfloat16()
+    before, results = torch.get_num_threads(), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        products = [linear(x) for linear, x in zip(linears, inputs, strict=True)]
+        results.append([*products, F.scaled_dot_product_attention(q, k, v)])
+    torch.set_num_threads(before)
+    for result in results[1:]:
+        assert all(torch.equal(one, other) for one, other in zip(results[0], result, strict=True))
