@@ -21,7 +21,7 @@ from runner.ingest import decode_source, translate_media_error
 from runner.items import MediaItem
 from runner.pooling import Pooled
 from runner.prompt import Prompt
-from runner.requests import FrameList, Message
+from runner.requests import Message
 from runner.sequence import Sequence
 from runner.stream_messages import (
     DropReason,
@@ -35,12 +35,13 @@ from runner.stream_messages import (
     WindowLaid,
 )
 from runner.stream_options import StreamSettings, settle_stream
-from runner.stream_part import StreamPart
+from runner.stream_part import PieceKind, StreamPart
 from vision.cage import DecodePool
+from vision.containers import HEAD_BYTES, is_picture
 from vision.errors import DecodeCancelledError, MediaError
 from vision.request import EncodedFrames, MediaBytes, MediaFile
 from vision.stream_cage import LiveDecoder, open_stream
-from vision.stream_protocol import StreamJob
+from vision.stream_protocol import PICTURE_FORMATS, StreamJob
 
 DOZE_S = 0.2
 MAX_DECODER_BYTES = 1 << 20  # waiting to be written to the child
@@ -99,12 +100,12 @@ class Stream:
         try:
             settings = settle_stream(self.request, self._door.admission, max_frames=self._door.max_frames)
             if self.request.source is not None:
-                self._run_part(settings, self._open_source(settings))
+                self._run_part(settings, self._open_source(settings), "bytes")  # its pictures are nobody's numbers
                 return
             self.tell_opened(settings)
             while True:
-                self._await_media()
-                self._run_part(settings, self._open_decoder(settings, None))
+                kind = self._await_media()
+                self._run_part(settings, self._open_decoder(settings, None, kind), kind)
         except DecodeCancelledError as error:
             raise RequestCancelled from error
         except MediaError as error:
@@ -114,17 +115,21 @@ class Stream:
                 self._is_closed = True
                 os.close(self._wake)
 
-    def _await_media(self) -> None:
-        """Between two parts nothing is held but what is in the inbox."""
-        while not (self._inbox and isinstance(self._inbox[0], StreamData)):
+    def _await_media(self) -> PieceKind:
+        """What comes next is pictures or a container. Between two parts nothing is held but what is in the inbox."""
+        while True:
+            if self._inbox and isinstance(first := self._inbox[0], StreamData):
+                format = self.request.format
+                is_named = format in PICTURE_FORMATS or (format == "auto" and is_picture(first.data[:HEAD_BYTES]))
+                return "picture" if is_named else "bytes"
             if self._inbox:
                 self._inbox.popleft()  # an end of nothing
                 self.tell_ended(0)
             else:
                 self.doze()
 
-    def _run_part(self, settings: StreamSettings, decoder: LiveDecoder) -> None:
-        part = StreamPart(self, self._door.admission, settings, decoder)
+    def _run_part(self, settings: StreamSettings, decoder: LiveDecoder, kind: PieceKind) -> None:
+        part = StreamPart(self, self._door.admission, settings, decoder, kind=kind)
         try:
             pictures = part.run()
         finally:
@@ -136,19 +141,21 @@ class Stream:
         assert self.request.source is not None
         source = decode_source(self.request.source)
         if not isinstance(source, EncodedFrames):
-            return self._open_decoder(settings, source)
-        decoder = self._open_decoder(settings, None)
+            return self._open_decoder(settings, source, "bytes")
+        decoder = self._open_decoder(settings, None, "picture")
         for index, frame in enumerate(source.frames):
             decoder.feed(frame, seq=index, time_s=index / source.fps)
         decoder.end_input()
         return decoder
 
-    def _open_decoder(self, settings: StreamSettings, source: MediaBytes | MediaFile | None) -> LiveDecoder:
-        is_list = isinstance(self.request.source, FrameList)
+    def _open_decoder(
+        self, settings: StreamSettings, source: MediaBytes | MediaFile | None, kind: PieceKind
+    ) -> LiveDecoder:
+        format = self.request.format
         job = StreamJob(
             request=settings.decode, limits=self._door.pool.limits, fps=settings.fps,
             window_frames=settings.window_frames, whole=source is not None,
-            format="image" if is_list else self.request.format,
+            format="image" if kind == "picture" and format == "auto" else format,
         )  # fmt: skip
         return open_stream(self._door.pool, job, source, self.cancelled)
 

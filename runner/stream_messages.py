@@ -123,4 +123,3 @@ class StreamEnded(Message, frozen=True, kw_only=True):
     request_id: str
     windows: int
     pictures: int
-

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict, deque
-from typing import Protocol
+from typing import Literal, Protocol
 
 from runner.admission import Admission
 from runner.errors import RequestError
@@ -18,7 +18,9 @@ from runner.stream_options import StreamSettings
 from runner.stream_slots import Slot, SlotMaker
 from runner.stream_windows import LeftOut, Window, WindowLine
 from vision.stream_cage import LiveDecoder, StreamEvent, StreamFrame
-from vision.stream_protocol import BeginRecord, SkipRecord, StreamReport
+from vision.stream_protocol import SkipRecord, StreamReport
+
+PieceKind = Literal["picture", "bytes"]
 
 PUMP_S = 0.2
 MAX_WAITING_FRAMES = 64
@@ -50,15 +52,18 @@ class Describe(Protocol):
 class StreamPart:
     """`run` to the end, then `close` in any case."""
 
-    def __init__(self, host: Host, admission: Admission, settings: StreamSettings, decoder: LiveDecoder) -> None:
+    def __init__(
+        self, host: Host, admission: Admission, settings: StreamSettings, decoder: LiveDecoder, *, kind: PieceKind
+    ) -> None:
+        """kind: whether each piece is a picture, of which something will be said, or the next bytes of a container."""
         self._host, self._admission, self._settings, self._decoder = host, admission, settings, decoder
+        self._kind = kind
         self._slots = SlotMaker(admission.family, settings)
         self._line: WindowLine[Slot] = WindowLine(
             size=settings.window_slots, stride=settings.stride_slots, gate=host.request.gate
         )
         self._frames: deque[StreamFrame] = deque()
         self._unheard: deque[int] = deque()  # pictures that the child has and has said nothing of
-        self._are_pictures = host.request.format in ("image", "jpeg", "png", "webp")
         self._end: StreamEnd | None = None
         self._report: StreamReport | None = None
         self._is_told = host.request.source is None
@@ -87,23 +92,19 @@ class StreamPart:
         """End the child; what is in no window yet never will be."""
         self._decoder.close()
         waiting = tuple(frame.record.seq for frame in self._frames)
-        unheard = tuple(self._unheard) if self._are_pictures else ()
-        self._host.drop((*self._line.forget(), *self._slots.forget(), *waiting, *unheard), "closed")
+        self._host.drop((*self._line.forget(), *self._slots.forget(), *waiting, *self._unheard), "closed")
 
     # ---------------------------------------------------------------------------------------------- from the child
 
     def _take_media(self) -> None:
         seqs, self._end = self._host.take_media(self._decoder)
-        self._unheard.extend(seqs)
+        if self._kind == "picture":
+            self._unheard.extend(seqs)
         if self._end is not None:
             self._decoder.end_input()
 
     def _note(self, event: StreamEvent) -> None:
         match event:
-            case BeginRecord(pictures=pictures):
-                self._are_pictures = pictures
-                if not pictures:
-                    self._unheard.clear()
             case SkipRecord(seqs=seqs, reason=reason):
                 self._hear(seqs)
                 self._host.drop(seqs, reason)
@@ -115,7 +116,7 @@ class StreamPart:
                 self._queue(event)
 
     def _hear(self, seqs: tuple[int, ...]) -> None:
-        if self._are_pictures:
+        if self._unheard:
             for seq in seqs:
                 self._unheard.remove(seq)
 

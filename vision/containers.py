@@ -85,3 +85,8 @@ def sniff_container(head: bytes, kind: MediaKind) -> Container:
     taken = VIDEO_CONTAINERS if kind == "video" else IMAGE_CONTAINERS
     reason = next((reason for pattern, reason in _REFUSED if pattern.match(head)), "no container that is known here")
     raise UnsupportedMediaError(f"this is {reason}. Taken as {kind}: {taken}")
+
+
+def is_picture(head: bytes) -> bool:
+    """Whether these first bytes are of a picture alone; an animated GIF is not one."""
+    return any(pattern.match(head) and container.kinds == _IMAGE for pattern, container in _SIGNATURES)

@@ -24,7 +24,6 @@ from vision.errors import DecodeCrashedError, DecodeDeadlineError
 from vision.request import FailureReport, MediaBytes, MediaFile
 from vision.stream_protocol import (
     MAX_FRAME_BYTES,
-    BeginRecord,
     FrameRecord,
     SkipRecord,
     StreamJob,
@@ -48,7 +47,7 @@ class StreamFrame:
     pixels: npt.NDArray[np.uint8]
 
 
-StreamEvent = BeginRecord | StreamFrame | SkipRecord | StreamReport
+StreamEvent = StreamFrame | SkipRecord | StreamReport
 
 
 def open_stream(

@@ -17,7 +17,7 @@ from av.video.frame import VideoFrame
 
 from vision.backends.protocol import Picture
 from vision.color import Pixels, to_rgb
-from vision.containers import HEAD_BYTES, Container, sniff_container
+from vision.containers import HEAD_BYTES, Container, is_picture, sniff_container
 from vision.decode import shown_size
 from vision.demux import LIVE, Film
 from vision.errors import MediaError, UndecodableError, UnsupportedMediaError
@@ -26,11 +26,18 @@ from vision.images import open_picture, shape_picture
 from vision.probe import pixel_aspect, read_clip
 from vision.rotation import read_orientation, turn_upright
 from vision.stream_input import Piece, PieceFile, PieceReader
-from vision.stream_protocol import BeginRecord, DropReason, FrameRecord, Record, SkipRecord, StreamJob, StreamReport
+from vision.stream_protocol import (
+    PICTURE_FORMATS,
+    DropReason,
+    FrameRecord,
+    Record,
+    SkipRecord,
+    StreamJob,
+    StreamReport,
+)
 from vision.stream_times import GridSampler
 
 LIVE_READERS = {"mov": "mp4", "matroska": "webm", "mpegts": "mpegts"}
-PICTURE_FORMATS = ("image", "jpeg", "png", "webp")
 SNIFF_BYTES = 1024  # all that a signature of a streamed container needs
 MAX_SKIPPED = 64
 MAX_BAD_PICTURES = 16
@@ -109,21 +116,12 @@ def decode_stream(job: StreamJob, file: BinaryIO | None, reader: PieceReader | N
     first = reader.read()
     if first is None:
         return StreamReport(pictures=0, codec="", container="")
-    if job.format in PICTURE_FORMATS or (job.format == "auto" and _is_picture(first)):
-        emit(BeginRecord(pictures=True), None)
+    if job.format in PICTURE_FORMATS or (job.format == "auto" and is_picture(first.data[:HEAD_BYTES])):
         return _decode_pictures(job, reader, first, emit)
-    emit(BeginRecord(pictures=False), None)
     return _decode_live(job, PieceFile(reader, first.data), emit)
 
 
 # -------------------------------------------------------------------------------------------------------- pictures
-
-
-def _is_picture(piece: Piece) -> bool:
-    try:
-        return sniff_container(piece.data[:HEAD_BYTES], "image").reader != "GIF"
-    except MediaError:
-        return False
 
 
 def _decode_pictures(job: StreamJob, reader: PieceReader, first: Piece, emit: Emit) -> StreamReport:

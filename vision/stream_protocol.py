@@ -18,6 +18,7 @@ from vision.limits import DecodeLimits
 from vision.request import DecodeRequest
 
 StreamFormat = Literal["auto", "image", "jpeg", "png", "webp", "video", "mp4", "webm", "mpegts"]
+PICTURE_FORMATS = ("image", "jpeg", "png", "webp")
 DropReason = Literal["sampled_out", "duplicate", "decode_error"]
 
 _PIECE = struct.Struct("<qdQ")  # seq, seconds, bytes that follow
@@ -72,14 +73,7 @@ class StreamReport(msgspec.Struct, frozen=True, kw_only=True, tag="stream"):
     container: str
 
 
-class BeginRecord(msgspec.Struct, frozen=True, kw_only=True, tag="begin"):
-    """The first record. pictures: each piece is a picture, of which something will be said under its number; else the
-    pieces are one container, whose pictures are numbered as they are shown."""
-
-    pictures: bool
-
-
-Record = BeginRecord | FrameRecord | SkipRecord
+Record = FrameRecord | SkipRecord
 _records = msgspec.json.Decoder(Record)
 
 

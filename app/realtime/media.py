@@ -75,9 +75,10 @@ class MediaClock:
 
     def _now(self) -> float:
         """Seconds since the part's first piece."""
+        now = time.monotonic()
         if self._began is None:
-            self._began = time.monotonic()
-        return time.monotonic() - self._began
+            self._began = now
+        return now - self._began
 
     def _number(self, data: bytes, seq: int | None, time_s: float) -> Piece:
         if seq is not None and seq < self._next:

@@ -17,7 +17,7 @@ from vision.limits import DecodeLimits
 from vision.request import DecodeRequest, MediaBytes
 from vision.resize import FixedSize
 from vision.stream_cage import LiveDecoder, StreamEvent, StreamFrame, open_stream
-from vision.stream_protocol import BeginRecord, SkipRecord, StreamFormat, StreamJob, StreamReport
+from vision.stream_protocol import SkipRecord, StreamFormat, StreamJob, StreamReport
 from vision.stream_times import GridSampler
 
 FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof"}
@@ -104,7 +104,6 @@ def test_a_stream_gives_the_frames_of_the_file(pool: DecodePool, name: str) -> N
     assert [frame.record.place for frame in frames_of(whole)] == list(range(10))
     for size in (701, 1 << 20):
         pieces = follow(pool, job(), cut(data, size))
-        assert isinstance(pieces[0], BeginRecord) and not pieces[0].pictures
         for ours, theirs in zip(frames_of(pieces), frames_of(whole), strict=True):
             assert ours.record == theirs.record
             assert np.array_equal(ours.pixels, theirs.pixels)
@@ -132,7 +131,6 @@ def test_pictures_are_taken_one_by_one(pool: DecodePool) -> None:
     pictures = [make_image(picture=None, image_format="JPEG", size=(96, 128)) for _ in range(6)]
     pictures[2] = pictures[2][: len(pictures[2]) // 3]
     events = follow(pool, job(fps=2.0), pictures, [10.0, 10.5, 11.0, 11.2, 11.2, 11.9])
-    assert events[0] == BeginRecord(pictures=True)
     assert [(frame.record.seq, frame.record.place) for frame in frames_of(events)] == [(0, 0), (1, 1), (3, 2), (5, 4)]
     assert frames_of(events)[0].record.origin_s == 10.0
     assert skipped(events) == {"decode_error": [2], "duplicate": [4]}
