@@ -68,7 +68,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """window_s: of what is compared, the second of them from the start and the last one."""
+    """window_s: of what is compared, the second of them from the start and the last one. memory_bytes: of each window."""
 
     seconds: float
     capacity_rps: float
@@ -79,6 +79,7 @@ class Verdict:
     last_tokens: int
     second_memory_bytes: int
     last_memory_bytes: int
+    memory_bytes: tuple[int, ...]
     pages_missing: int
     left_running: int
 
@@ -212,6 +213,9 @@ async def soak(url: str, clips: list[bytes], *, seconds: float, times: float) ->
         failures=tuple(tally.failures[:20]), window_s=window_s,
         second_tokens=tally.tokens_between(*second), last_tokens=tally.tokens_between(*last),
         second_memory_bytes=int(tally.memory_between(*second)), last_memory_bytes=int(tally.memory_between(*last)),
+        memory_bytes=tuple(
+            int(tally.memory_between(at * window_s, (at + 1) * window_s)) for at in range(round(seconds / window_s))
+        ),
         pages_missing=int(missing), left_running=int(left),
     )  # fmt: skip
 
