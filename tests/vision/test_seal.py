@@ -12,9 +12,10 @@ import pytest
 from tests.clips import make_clip
 from tests.vision.fakes import Escaping, SameSize
 from vision.cage import DecodePool
+from vision.launch import _BOOT
 from vision.request import DecodeRequest, MediaBytes
 from vision.seal import can_seal
-from vision.warden import _BOOT, _warn_unsealed
+from vision.warden import _warn_unsealed
 
 SEAL = f"import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r}); from vision.seal import seal_process; "
 
@@ -57,7 +58,7 @@ def test_the_pool_says_whether_its_children_are_sealed(pool: DecodePool) -> None
 
 def test_children_that_are_not_sealed_are_told_of_once(monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
     """A machine whose calls nobody listed: decoding works, the pool says so, and the log says it once, not twice."""
-    monkeypatch.setattr("vision.warden._BOOT", "import platform; platform.machine = lambda: 'other'; " + _BOOT)
+    monkeypatch.setattr("vision.launch._BOOT", "import platform; platform.machine = lambda: 'other'; " + _BOOT)
     _warn_unsealed.cache_clear()
     with DecodePool(workers=1) as pool:
         assert pool.is_sealed is None
