@@ -68,7 +68,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """window_s: of what is compared, the second of them from the start and the last one. memory_bytes: of each window."""
+    """window_s: of what is compared, the second one from the start and the last. memory_bytes: of each window."""
 
     seconds: float
     capacity_rps: float
