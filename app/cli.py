@@ -154,11 +154,13 @@ def embed(  # noqa: PLR0913 - each is a flag
 
 
 @cli.command()
-def doctor() -> None:
-    """Show what this machine has: cores, memory, device, decoders, attention backends."""
+def doctor(
+    model: Annotated[str | None, typer.Argument(help="A folder, a hub id, or demo: which adapter it gets.")] = None,
+) -> None:
+    """Show what this machine has: cores, memory, device, decoders, attention backends; or how MODEL would be served."""
     from app.doctor import show_doctor
 
-    show_doctor()
+    show_doctor(model)
 
 
 def _run_here(work: Coroutine[Any, Any, None]) -> None:

@@ -1,4 +1,4 @@
-"""Owns `evs doctor`: what this machine has, as a table.
+"""Owns `evs doctor`: what this machine has, and which adapter a model would get, as a table.
 
 Knows nothing of torch or codecs: the engine's room describes those in a process of its own, so that a broken
 installation is a line in the table and not a crash.
@@ -16,17 +16,23 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
+from app.model_path import resolve_model
 from app.version import VERSION
 
 TIMEOUT_S = 120.0
 _DESCRIBE = "import json, runner.doctor; print(json.dumps(runner.doctor.describe(), default=str))"
+_DESCRIBE_MODEL = (
+    "import json, sys, runner.doctor_model; print(json.dumps(runner.doctor_model.describe_model(sys.argv[1])))"
+)
 
 
-def show_doctor() -> None:
+def show_doctor(model: str | None) -> None:
+    """The machine, or of a model (a folder, a hub id or demo) what it is and how it would be served."""
+    facts = describe_host() | describe_engine() if model is None else describe_model(model)
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
-    for name, value in (describe_host() | describe_engine()).items():
+    for name, value in facts.items():
         table.add_row(name, spell(value))
     Console().print(table)
 
@@ -45,7 +51,15 @@ def describe_host() -> dict[str, object]:
 
 def describe_engine() -> dict[str, object]:
     """What the engine's room finds, or why it cannot look."""
-    command = [sys.executable, "-c", _DESCRIBE]
+    return _ask_engine([sys.executable, "-c", _DESCRIBE])
+
+
+def describe_model(model: str) -> dict[str, object]:
+    """As the engine's room finds it."""
+    return _ask_engine([sys.executable, "-c", _DESCRIBE_MODEL, resolve_model(model)])
+
+
+def _ask_engine(command: list[str]) -> dict[str, object]:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
     except subprocess.TimeoutExpired:

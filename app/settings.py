@@ -101,7 +101,8 @@ class Settings(BaseSettings):
     encoder_cache: Size | None = Field(None, description="memory for encoder outputs that wait")
     max_encoder_patches: int = Field(16384, ge=1, description="patches encoded in one step")
     max_encoder_patches_decoding: int = Field(2048, ge=1, description="the same while answers are being written")
-    attention_backend: Literal["auto", "sdpa"] = Field("auto", description="attention backend")
+    attention_backend: Literal["auto", "sdpa", "flashinfer"] = Field("auto", description="attention backend")
+    kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="numbers of the KV cache; fp8 with flashinfer")
     graphs: Literal["auto", "always", "never"] = Field("auto", description="when to run captured graphs")
 
     # sessions of /v1/realtime, and windows over a clip
@@ -188,6 +189,7 @@ class Settings(BaseSettings):
             max_encoder_patches_decoding=self.max_encoder_patches_decoding,
             max_media_items=self.limit_media_items,
             attention_backend=self.attention_backend,
+            kv_cache_dtype=self.kv_cache_dtype,
             graphs=self.graphs,
             evs=EvsServing(
                 method=self.evs,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from attention.backends import choose_backend, make_backend
 from attention.protocol import AttentionBackend, KVLayout
-from attention.sdpa import SdpaBackend
 from runner.admission import Admission, Limits
 from runner.capacity import Capacity, free_memory_bytes, plan_capacity
 from runner.config import EngineConfig
@@ -52,7 +52,9 @@ def assemble(config: EngineConfig, on_progress: OnProgress) -> Assembled:
 def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *, started: float) -> Assembled:
     """An engine over a model that is in memory; several may be built over one, but only one may step at a time."""
     shape = loaded.family.shape
-    capacity = plan_capacity(config, shape, loaded.dtype, loaded.device, free_memory_bytes(loaded.device))
+    kv_dtype = torch.float8_e4m3fn if config.kv_cache_dtype == "fp8" else loaded.dtype
+    capacity = plan_capacity(config, shape, kv_dtype, loaded.device, free_memory_bytes(loaded.device))
+    backend, chosen = _backend(config, capacity.kv)
     pages = PagePool(capacity.kv.num_pages)
     store = EncoderStore(
         max_bytes=capacity.encoder_cache_bytes,
@@ -61,7 +63,9 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         dtype=loaded.dtype,
         device=loaded.device,
     )
-    runner = ModelRunner(config, loaded.family, _backend(capacity.kv), store, max_model_len=capacity.max_model_len)
+    runner = ModelRunner(
+        config, loaded.family, backend, store, max_model_len=capacity.max_model_len, dtype=loaded.dtype
+    )
     limits = Limits(
         max_model_len=capacity.max_model_len,
         max_positions=shape.max_positions,
@@ -77,12 +81,17 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         pages=pages,
         store=store,
         loaded=loaded,
-        info=_describe(config, loaded, capacity, time.monotonic() - started),
+        info=_describe(config, loaded, capacity, chosen, time.monotonic() - started),
     )
 
 
-def _backend(layout: KVLayout) -> AttentionBackend:
-    return SdpaBackend(layout)
+def _backend(config: EngineConfig, layout: KVLayout) -> tuple[AttentionBackend, str]:
+    """The backend, and the sentence said about it at start."""
+    try:
+        choice = choose_backend(config.attention_backend, layout)
+        return make_backend(choice, layout), f"attention: {choice.name} ({choice.reason})"
+    except ValueError as error:
+        raise EngineStartError(f"--attention-backend {config.attention_backend}: {error}") from error
 
 
 def _decode_pool(config: EngineConfig) -> DecodePool:
@@ -105,7 +114,7 @@ def _decode_limits(config: EngineConfig) -> DecodeLimits:
     )
 
 
-def _describe(config: EngineConfig, loaded: LoadedModel, capacity: Capacity, load_s: float) -> EngineInfo:
+def _describe(config: EngineConfig, loaded: LoadedModel, capacity: Capacity, backend: str, load_s: float) -> EngineInfo:
     family = loaded.family
     return EngineInfo(
         model=config.served_name,
@@ -126,5 +135,5 @@ def _describe(config: EngineConfig, loaded: LoadedModel, capacity: Capacity, loa
         default_max_tokens=family.defaults.max_tokens,
         tokenizer_json=loaded.tokenizer.json,
         load_s=load_s,
-        notes=capacity.notes,
+        notes=(*capacity.notes, backend),
     )

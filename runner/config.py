@@ -67,7 +67,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_encoder_patches: int = 16384
     max_encoder_patches_decoding: int = 2048
     max_media_items: int = 16
-    attention_backend: Literal["auto", "sdpa"] = "auto"
+    attention_backend: Literal["auto", "sdpa", "flashinfer"] = "auto"
+    kv_cache_dtype: Literal["auto", "fp8"] = "auto"
     graphs: Literal["auto", "always", "never"] = "auto"
     evs: EvsServing = EvsServing()
     media_cache_bytes: int = 256 << 20

@@ -9,7 +9,7 @@ from typing import Any
 import av
 import torch
 
-from attention.sdpa import CAPABILITIES
+from attention.backends import BACKENDS
 from runner.capacity import free_memory_bytes
 from runner.families.registry import ADAPTERS
 from runner.speed import count_cores, measure_speed
@@ -34,7 +34,7 @@ def describe() -> dict[str, Any]:
         "decoding children": "no sockets, no programs (seccomp)"
         if can_seal()
         else "the kernel takes no seccomp filter",
-        "attention backends": CAPABILITIES.name,
+        "attention backends": [f"{backend.name} ({' or '.join(backend.devices)})" for backend in BACKENDS],
         "model families": ", ".join(sorted(ADAPTERS)),
     }
 

@@ -17,7 +17,7 @@ from attention.bridge import register_attention
 from runner.config import EngineConfig
 from runner.errors import EngineStartError
 from runner.families.base import Family
-from runner.families.registry import ADAPTERS, adapter_of
+from runner.families.registry import ADAPTERS, choose_adapter, import_adapter
 from runner.packed_linear import pack_linears
 from runner.tokenizer import PromptTokenizer
 
@@ -37,11 +37,10 @@ class LoadedModel:
 def load_model(config: EngineConfig, on_progress: OnProgress) -> LoadedModel:
     """Load weights once, as safetensors, in the wanted dtype. Raises EngineStartError with what to do."""
     folder = find_checkpoint(config.model, config.revision, on_progress)
-    kind = _model_type(folder)
-    if kind not in ADAPTERS:
-        known = ", ".join(sorted(ADAPTERS))
-        raise EngineStartError(f"no family serves model type {kind!r}; served are: {known}")
-    adapter = adapter_of(kind)  # before loading: an adapter may have to make its processor loadable
+    chosen = choose_adapter(read_config(folder))
+    if chosen.adapter is None:
+        raise EngineStartError(f"{chosen.why}. Adapters of their own have: {', '.join(sorted(ADAPTERS))}")
+    adapter = import_adapter(chosen.adapter)  # before loading: an adapter may have to make its processor loadable
     device = _device(config)
     dtype = _dtype(config, folder, device)
     model, processor = _load(folder, device, dtype, on_progress)
@@ -85,12 +84,16 @@ def find_checkpoint(model: str, revision: str | None, on_progress: OnProgress) -
         ) from error
 
 
-def _model_type(folder: Path) -> str:
+def read_config(folder: Path) -> Any:
+    """transformers' config of a checkpoint. Raises EngineStartError for one that it does not know."""
     try:
         kind: str = json.loads((folder / "config.json").read_text())["model_type"]
+        return AutoConfig.from_pretrained(folder)
     except (json.JSONDecodeError, KeyError) as error:
         raise EngineStartError(f"{folder.name}/config.json names no model_type") from error
-    return kind
+    except ValueError as error:
+        known = ", ".join(sorted(ADAPTERS))
+        raise EngineStartError(f"no family serves model type {kind!r}; served are: {known}") from error
 
 
 def _device(config: EngineConfig) -> torch.device:
@@ -114,7 +117,8 @@ def _dtype(config: EngineConfig, folder: Path, device: torch.device) -> torch.dt
 
 def _load(folder: Path, device: torch.device, dtype: torch.dtype, on_progress: OnProgress) -> tuple[Any, Any]:
     _report_progress(on_progress)
-    attention = {"text_config": register_attention(), "vision_config": "sdpa"}
+    # The tower's own attention is used by the generic adapter alone, and is whatever it can do.
+    attention = {"text_config": register_attention()}
     try:
         processor = AutoProcessor.from_pretrained(folder)
         model = AutoModelForImageTextToText.from_pretrained(

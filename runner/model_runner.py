@@ -45,6 +45,7 @@ class ModelRunner:
         store: EncoderStore,
         *,
         max_model_len: int,
+        dtype: torch.dtype,
     ) -> None:
         self._config = config
         self._family = family
@@ -53,7 +54,7 @@ class ModelRunner:
         self._pooling = embedding_policy(family).pooling
         layout = backend.layout
         embeds = torch.zeros(
-            (config.max_num_batched_tokens, family.shape.hidden_size), dtype=layout.dtype, device=layout.device
+            (config.max_num_batched_tokens, family.shape.hidden_size), dtype=dtype, device=layout.device
         )
         self._inputs = InputBuffers(config, family.shape, max_model_len, embeds)
         self.routes: Counter[tuple[str, str]] = Counter()

@@ -51,7 +51,8 @@ class OracleAnswer:
 @lru_cache(maxsize=8)
 def load_oracle(folder: Path) -> tuple[Any, Any]:
     text = AutoConfig.from_pretrained(folder).get_text_config()
-    attention = "sdpa" if getattr(text, "attn_logit_softcapping", None) is None else "eager"
+    # By itself it takes torch's attention wherever that can be done, also where scores are bounded and it cannot.
+    attention = None if getattr(text, "attn_logit_softcapping", None) is None else "eager"
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention)
     return model.eval(), AutoProcessor.from_pretrained(folder)
 

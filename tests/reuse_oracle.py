@@ -26,7 +26,7 @@ def encode_with_owners(model: Any, processor: Any, grid: PatchGrid, present: np.
         sources[slot] = np.where(row, slot, sources[max(slot - 1, 0)])
     flat = (sources * present.shape[1] + np.arange(present.shape[1])).reshape(-1)
     kind = model.config.model_type
-    if kind in ("smolvlm", "llava_onevision"):
+    if kind in ("smolvlm", "llava_onevision", "gemma3", "paligemma"):
         return _encode_pictures(model, processor, grid, _in_reading_order(flat, grid, present.shape))
     tower, thw = model.model.visual, torch.tensor([list(grid.patch_grid)])
     values = processor.video_processor
@@ -53,7 +53,7 @@ def _layer_order(tower: Any, patches: torch.Tensor, thw: torch.Tensor) -> np.nda
 
 
 def _encode_pictures(model: Any, processor: Any, grid: PatchGrid, sources: np.ndarray) -> torch.Tensor:
-    values = processor.video_processor
+    values = getattr(processor, "video_processor", processor.image_processor)
     pictures = _normalised(grid, mean=values.image_mean, std=values.image_std)[None]
     if model.config.model_type == "smolvlm":
         with _overwriting(model.model.vision_model.encoder.layers, sources):
@@ -61,6 +61,8 @@ def _encode_pictures(model: Any, processor: Any, grid: PatchGrid, sources: np.nd
             return torch.cat(list(model.get_image_features(pictures, mask).pooler_output))[None]
     tower = getattr(model.model.vision_tower, "vision_model", model.model.vision_tower)
     with _overwriting(tower.encoder.layers, sources):
+        if model.config.model_type in ("gemma3", "paligemma"):
+            return model.get_image_features(pictures[0]).pooler_output.flatten(0, 1)[None]
         rows = model.get_video_features(pictures).pooler_output[0]
     return rows[: grid.slots * grid.cells_per_slot][None]  # behind them may stand a newline
 

@@ -1,5 +1,5 @@
-"""InternVL's cut of one picture into squares: the arrangement of tiles whose shape is nearest to the picture's. Owns
-that choice as a pure function of sizes; knows nothing of decoding, patches or prompts."""
+"""Cuts of one picture into squares: as InternVL, tiles in the arrangement whose shape is nearest to the picture's; as
+CLIP, the middle. Owns those choices as pure functions of sizes; knows nothing of decoding, patches or prompts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 
 from vision.resize import Interpolation, resize_frames
 from vision.tiling import Size, cut_squares
@@ -51,3 +52,24 @@ class AspectTiles:
         pairs = [(rows, columns) for columns in counts for rows in counts]
         allowed = [(r, c) for r, c in pairs if self.min_tiles <= r * c <= self.max_tiles]
         return sorted(allowed, key=lambda size: size[0] * size[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShortestEdgeCrop:
+    """As CLIP's processor: the shorter side to `edge` with the shape kept, then the square of `side` in the middle.
+
+    Worked example, edge and side 40: 64 x 190 pixels become 40 x 118, of which columns 39 to 78 stay.
+    """
+
+    edge: int
+    side: int
+
+    def cut(self, picture: torch.Tensor, shown: Size, interpolation: Interpolation) -> torch.Tensor:
+        height, width = shown
+        short, long = self.edge, int(self.edge * max(shown) / min(shown))
+        size = (short, long) if height <= width else (long, short)
+        resized = resize_frames(picture, size, interpolation=interpolation)
+        pad = [max(0, self.side - length) for length in (size[1], size[0])]
+        padded = F.pad(resized, (pad[0] // 2, (pad[0] + 1) // 2, pad[1] // 2, (pad[1] + 1) // 2))
+        top, left = (int((length - self.side) / 2.0) for length in padded.shape[-2:])
+        return padded[None, :, top : top + self.side, left : left + self.side].contiguous()

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import encode_seeing
+from runner.entering import ALL_ENCODERS
 from runner.errors import EngineStartError, RequestError
 from runner.families.base import DecoderShape, DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import CLIP_MARK, decoder_shape, generation_defaults, slot_patches
@@ -31,6 +32,7 @@ from vision.request import DecodeRequest
 from vision.resize import FixedSize
 from vision.sampling import SamplingPolicy
 from vision.towers.packed import EncodedCells, PatchBatch
+from vision.towers.rotary import Attend
 from vision.towers.siglip import hidden_states, reading_order
 
 # Clips were seen as so many frames, evenly spread, without their times.
@@ -42,6 +44,7 @@ class PaliGemma:
 
     name = "paligemma"
     modalities: tuple[Kind, ...] = ("image", "video")
+    encoders = ALL_ENCODERS
 
     def __init__(self, model: Any, processor: Any) -> None:
         config = model.config
@@ -128,10 +131,13 @@ class PaliGemma:
         return slot_patches(item, slot_start, slot_stop, processor=self._processor.image_processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        last = len(self._tower.encoder.layers)
-        places, attend = reading_order(self._tower, batch), plan_packed(batch.cu_seqlens)
-        hidden = self._tower.post_layernorm(hidden_states(self._tower, batch, places, attend, after=(last,)))
-        return EncodedCells(embeddings=self._projector(hidden))
+        last, places = len(self._tower.encoder.layers), reading_order(self._tower, batch)
+
+        def encode(attend: Attend) -> EncodedCells:
+            hidden = self._tower.post_layernorm(hidden_states(self._tower, batch, places, attend, after=(last,)))
+            return EncodedCells(embeddings=self._projector(hidden))
+
+        return encode_seeing(batch, encode)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """The image token may lie outside the vocabulary."""

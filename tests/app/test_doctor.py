@@ -20,5 +20,10 @@ def test_a_broken_engine_room_is_a_line(monkeypatch) -> None:
     assert doctor.describe_engine() == {"engine": "no answer within 0.1 s"}
 
 
+def test_a_model_is_described_by_its_config_alone() -> None:
+    facts = doctor.describe_model("demo")
+    assert (facts["adapter"], facts["why"]) == ("qwen3_vl", "qwen3_vl has an adapter of its own")
+
+
 def test_values_are_spelled_for_people() -> None:
     assert doctor.spell({"a": [1, 2], "b": True}) == "a 1, 2, b yes"

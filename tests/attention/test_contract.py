@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from attention.flashinfer import FlashInferBackend
 from attention.protocol import AttentionBackend, AttentionMetadata, KVLayout, LayerAttention
 from attention.sdpa import SdpaBackend
 from tests.attention.stepping import DIM, KV_HEADS, PAGE, Written, draw, expected, step
+from tests.cuda import need_cuda
 
 KINDS = (
     LayerAttention(),
@@ -33,15 +35,23 @@ def layout_of(device: str, dtype: torch.dtype) -> KVLayout:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["sdpa"])
+@pytest.fixture(params=["sdpa", pytest.param("flashinfer", marks=pytest.mark.cuda)])
 def make(request: pytest.FixtureRequest) -> tuple[Make, float]:
     """A backend whose memory is poison: finite, and fatal if read; and how far from the oracle it may be."""
+
+    def flashinfer() -> FlashInferBackend:
+        backend = FlashInferBackend(layout_of("cuda", torch.float16))
+        backend.memory.fill_(POISON)
+        return backend
 
     def sdpa() -> SdpaBackend:
         backend = SdpaBackend(layout_of("cpu", torch.float32))
         backend.memory.fill_(POISON)
         return backend
 
+    if request.param == "flashinfer":
+        need_cuda("flashinfer")
+        return flashinfer, 5e-3  # it computes in half precision
     return sdpa, 1e-5
 
 
@@ -66,7 +76,8 @@ def test_one_plan_serves_all_layers(make: tuple[Make, float]) -> None:
     """Layers that see differently run in one step, and keep their keys apart."""
     build, tolerance = make
     backend = build()
-    rows = [draw(np.random.default_rng(9), [5, 1, 7, 2, 4, 8, 3, 0], longest=30, dtype=torch.float32) for _ in KINDS]
+    dtype = backend.layout.dtype
+    rows = [draw(np.random.default_rng(9), [5, 1, 7, 2, 4, 8, 3, 0], longest=30, dtype=dtype) for _ in KINDS]
     metadata = AttentionMetadata(
         cu_seqlens=np.array([0, len(rows[0].q)]), seq_lens=np.array([len(rows[0].q)]),
         page_table=np.array([rows[0].pages]), mm_prefix_ranges=(rows[0].ranges,),

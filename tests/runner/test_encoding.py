@@ -24,7 +24,7 @@ from tests.oracle import Clip, as_message, load_oracle, noise_clip, noise_pictur
 from tests.reuse_oracle import encode_with_owners
 
 TOLERANCE = 1e-5
-FAMILIES = ("llava_onevision", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
+FAMILIES = ("gemma3", "llava_onevision", "paligemma", "qwen2_5_vl", "qwen2_vl", "qwen3_vl", "smolvlm")
 CLIP = noise_clip(1, num_frames=10, size=(112, 140), fps=2.0)
 OTHER = noise_clip(2, num_frames=6, size=(84, 84), fps=2.0)
 
