@@ -87,7 +87,9 @@ class Streams:
             self._reject(request_id, RequestError("internal", "the server failed on this stream"))
         finally:
             with self._lock:
-                del self._open[request_id]
+                entry = self._open.get(request_id)
+                if entry is not None and entry[0] is stream:  # a name may be taken again while its last owner ends
+                    del self._open[request_id]
 
     def _reject(self, request_id: str, error: RequestError) -> None:
         self._door.send(
