@@ -99,7 +99,7 @@ class Settings(BaseSettings):
         256 << 20, description="memory for decoded clips that are asked about again; 0 keeps none"
     )
     encoder_cache: Size | None = Field(None, description="memory for encoder outputs that wait")
-    max_encoder_patches: int = Field(16384, ge=1, description="patches encoded in one step")
+    max_encoder_patches: int = Field(8192, ge=1, description="patches encoded in one step")
     max_encoder_patches_decoding: int = Field(2048, ge=1, description="the same while answers are being written")
     attention_backend: Literal["auto", "sdpa", "flashinfer"] = Field("auto", description="attention backend")
     kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="numbers of the KV cache; fp8 with flashinfer")

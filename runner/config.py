@@ -64,7 +64,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     page_size: int = 16
     kv_memory_bytes: int | None = None
     encoder_cache_bytes: int | None = None
-    max_encoder_patches: int = 16384
+    max_encoder_patches: int = 8192
     max_encoder_patches_decoding: int = 2048
     max_media_items: int = 16
     attention_backend: Literal["auto", "sdpa", "flashinfer"] = "auto"

@@ -80,7 +80,9 @@ class MediaItem:
 
     @property
     def encoder_cells(self) -> int:
-        """Cells that are encoded: slots that keep nothing are left out in every mode."""
+        """Cells that are encoded: slots that keep nothing are left out, but where the method had to see them first."""
+        if self.policy.method == "evs":
+            return self.selection.cells
         if self.encoder != "full":
             return self.selection.kept
         return int(np.count_nonzero(self.selection.keep.any(axis=1))) * self.grid.cells_per_slot

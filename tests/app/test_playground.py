@@ -106,7 +106,7 @@ def test_ask(browser: Chrome, start_server: StartServer, clip: Path) -> None:
         "900 prompt +",
         f"{len(ANSWER) + 1} answer",
         "16 frames of 16.0 s",
-        "gate: 124 of 512 cells kept (24 %)",
+        "gate: 124 of 512 cells kept (24 %), 124 encoded",
     ):
         assert words in usage
     bars = browser.find_elements(By.CSS_SELECTOR, ".bars button")

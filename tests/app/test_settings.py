@@ -101,6 +101,7 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
         "kv-memory": ("kv_memory_bytes", 1000),
         "encoder-cache": ("encoder_cache_bytes", 2000),
         "max-encoder-patches": ("max_encoder_patches", 11),
+        "max-encoder-patches-decoding": ("max_encoder_patches_decoding", 12),
         "limit-media-items": ("max_media_items", 2),
         "attention-backend": ("attention_backend", "flashinfer"),
         "kv-cache-dtype": ("kv_cache_dtype", "fp8"),
