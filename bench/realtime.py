@@ -36,12 +36,12 @@ HELD_OUT = 100_000  # seeds from here on have been used for nothing else
 
 @dataclass(slots=True, kw_only=True)
 class Live:
-    """What one session gave: windows as (start, end, vector), lags in seconds, the text's vector. fates: what became of
+    """What one session gave: windows as (start, end, vector), lags in seconds, vectors of texts. fates: what became of
     each frame, by its number. dense_cells: what encoding every cell of every slot once would have been."""
 
     windows: list[tuple[float, float, np.ndarray]] = field(default_factory=list)
     lags_s: list[float] = field(default_factory=list)
-    text: np.ndarray | None = None
+    texts: dict[str, np.ndarray] = field(default_factory=dict)
     fates: dict[int, str] = field(default_factory=dict)
     sent: int = 0
     encoded_cells: int = 0
@@ -58,8 +58,8 @@ async def run_session(url: str, scene: Scene, *, kind: str, pace_s: float, windo
     live, sent_at = Live(), {}
     async with connect(url.replace("http", "ws", 1) + "/v1/realtime", max_size=None) as socket:
         await socket.send(update_event(*window))
-        if scene.text:
-            await socket.send(json.dumps({"type": "input_text.embed", "event_id": "text", "text": scene.text}))
+        for name, text in (("text", scene.text), ("other", scene.other_text)):
+            await socket.send(json.dumps({"type": "input_text.embed", "event_id": name, "text": text}))
 
         async def send() -> None:
             began = time.perf_counter()
@@ -84,8 +84,8 @@ def note_event(live: Live, event: dict[str, Any], sent_at: dict[int, float]) -> 
     match event["type"]:
         case "error":
             raise RuntimeError(event["error"]["message"])
-        case "embedding.done" if event["item_id"] == "text":
-            live.text = np.array(event["embedding"])
+        case "embedding.done" if event["index"] is None:
+            live.texts[event["item_id"]] = np.array(event["embedding"])
         case "embedding.done":
             live.lags_s.append(now - sent_at[event["frame_seqs"][-1]])
             live.windows.append((event["start_sec"], event["end_sec"], np.array(event["embedding"])))
@@ -98,10 +98,9 @@ def note_event(live: Live, event: dict[str, Any], sent_at: dict[int, float]) -> 
                 live.fates[seq] = event["reason"]
 
 
-def is_found(live: Live, scene: Scene) -> bool:
-    """Whether the window most like the text is within two windows of the first that holds the event."""
-    assert live.text is not None
-    best = int(np.argmax([vector @ live.text for _, _, vector in live.windows]))
+def is_found(live: Live, scene: Scene, name: str) -> bool:
+    """Whether the window most like this text is within two windows of the first that holds the event."""
+    best = int(np.argmax([vector @ live.texts[name] for _, _, vector in live.windows]))
     true = next(index for index, (_, end_s, _) in enumerate(live.windows) if end_s > scene.event_s)
     return abs(best - true) <= 2
 
@@ -125,10 +124,14 @@ def summarize(lives: list[Live], stride_s: float) -> dict[str, Any]:
 async def measure(url: str, options: argparse.Namespace) -> dict[str, Any]:
     window = (options.window, options.stride)
     if options.recall:
-        scenes = [make_scene(HELD_OUT + seed, duration_s=24.0) for seed in range(options.recall)]
+        scenes = [make_scene(HELD_OUT + seed, duration_s=options.seconds) for seed in range(options.recall)]
         lives = [await run_session(url, scene, kind="event", pace_s=0.0, window=window) for scene in scenes]
-        found = [is_found(live, scene) for live, scene in zip(lives, scenes, strict=True)]
-        return {"scenes": len(found), "recall": sum(found) / len(found)}
+        shares = {
+            name: sum(is_found(live, scene, name) for live, scene in zip(lives, scenes, strict=True)) / len(scenes)
+            for name in ("text", "other")
+        }
+        chance = sum(5 / len(live.windows) for live in lives) / len(lives)
+        return {"scenes": len(scenes), "recall": shares["text"], "by_other_text": shares["other"], "chance": chance}
     scenes = [make_scene(seed, duration_s=options.seconds) for seed in range(options.sessions)]
     memory: list[int] = []
 

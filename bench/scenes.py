@@ -21,43 +21,59 @@ SIDE = 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """`text` says what happens at event_s; before it the first shape alone stands still or moves."""
+    """A shape stands from the start; two others appear, one early and one late. One of the two is `asked` for."""
 
     seed: int
     duration_s: float
-    event_s: float
-    text: str
+    events_s: tuple[float, float]
+    asked: int
+
+    @property
+    def event_s(self) -> float:
+        return self.events_s[self.asked]
+
+    @property
+    def text(self) -> str:
+        """What happens at event_s."""
+        return self._say(self.asked)
+
+    @property
+    def other_text(self) -> str:
+        """What happens at the other time: asked for this, nobody should find event_s."""
+        return self._say(1 - self.asked)
 
     def picture(self, time_s: float) -> bytes:
         """The scene at a time, as JPEG."""
-        random = np.random.default_rng(self.seed)
-        first, second = _draw_names(random)
         image = Image.new("RGB", (SIZE[1], SIZE[0]), GROUND)
-        places = random.permutation(4)[:2]
-        for (colour, shape), place, begins_s in ((first, places[0], 0.0), (second, places[1], self.event_s)):
+        for (colour, shape), place, begins_s in zip(*_cast(self.seed), (0.0, *self.events_s), strict=True):
             if time_s >= begins_s:
                 _draw(ImageDraw.Draw(image), COLOURS[colour], shape, (15 + 75 * (place % 2), 15 + 60 * (place // 2)))
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=90)
         return buffer.getvalue()
 
+    def _say(self, event: int) -> str:
+        colour, shape = _cast(self.seed)[0][1 + event]
+        return f"A {colour} {shape} appears."
+
 
 def make_scene(seed: int, *, duration_s: float) -> Scene:
-    random = np.random.default_rng(seed)
-    _, (colour, shape) = _draw_names(random)
-    event_s = float(np.random.default_rng(seed + 10_000).uniform(0.25, 0.75) * duration_s)
-    return Scene(seed=seed, duration_s=duration_s, event_s=event_s, text=f"A {colour} {shape} appears.")
+    random = np.random.default_rng(seed + 1_000_000)
+    early, late = random.uniform(0.15, 0.45), random.uniform(0.55, 0.85)
+    times = (float(early * duration_s), float(late * duration_s))
+    return Scene(seed=seed, duration_s=duration_s, events_s=times, asked=int(random.integers(2)))
 
 
 def static_picture(seed: int) -> bytes:
     """The first shape alone."""
-    return Scene(seed=seed, duration_s=1.0, event_s=float("inf"), text="").picture(0.0)
+    return make_scene(seed, duration_s=1.0).picture(0.0)
 
 
-def _draw_names(random: np.random.Generator) -> tuple[tuple[str, str], tuple[str, str]]:
-    colours = random.permutation(sorted(COLOURS))[:2]
-    shapes = random.permutation(SHAPES)[:2]
-    return (str(colours[0]), str(shapes[0])), (str(colours[1]), str(shapes[1]))
+def _cast(seed: int) -> tuple[list[tuple[str, str]], list[int]]:
+    """The colour and shape of each of three, and the quarter of the picture it stands in."""
+    random = np.random.default_rng(seed)
+    names = zip(random.permutation(sorted(COLOURS))[:3].tolist(), random.permutation(SHAPES).tolist(), strict=True)
+    return list(names), random.permutation(4)[:3].tolist()
 
 
 def _draw(draw: ImageDraw.ImageDraw, colour: tuple[int, int, int], shape: str, at: tuple[int, int]) -> None:

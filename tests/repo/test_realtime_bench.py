@@ -11,7 +11,8 @@ from bench.scenes import make_scene, static_picture
 
 def window(index: int, vector: list[float]) -> dict[str, object]:
     return {
-        "type": "embedding.done", "item_id": f"window_{index}", "start_sec": 2.0 * index, "end_sec": 2.0 * index + 4,
+        "type": "embedding.done", "item_id": f"window_{index}", "index": index,
+        "start_sec": 2.0 * index, "end_sec": 2.0 * index + 4,
         "frame_seqs": [4 * index, 4 * index + 1], "embedding": vector,
         "evs": {"cells": 40, "slots": 2, "encoder_cells": 10},
     }  # fmt: skip
@@ -36,15 +37,16 @@ def test_every_frame_is_counted_once() -> None:
 @pytest.mark.parametrize(("best", "found"), [(0, False), (2, True), (4, True), (6, True), (7, False)])
 def test_found_is_within_two_windows(best: int, found: bool) -> None:
     scene = make_scene(3, duration_s=24.0)
-    live = Live(text=np.array([1.0, 0.0]))
+    live = Live(texts={"text": np.array([1.0, 0.0])})
     first = int(max(0.0, (scene.event_s - 4.0) // 2 + 1))  # the first window that ends after the event
-    live.windows = [(2.0 * n, 2.0 * n + 4, np.array([float(n == first - 4 + best), 1.0])) for n in range(20)]
-    assert is_found(live, scene) is found
+    live.windows = [(2.0 * n, 2.0 * n + 4, np.array([float(n == first - 4 + best), 1.0])) for n in range(24)]
+    assert is_found(live, scene, "text") is found
 
 
 def test_scenes_differ_and_one_shape_appears() -> None:
     scene, other = make_scene(1, duration_s=24.0), make_scene(2, duration_s=24.0)
-    before, after = scene.picture(scene.event_s - 0.1), scene.picture(scene.event_s)
+    before, after = scene.picture(scene.events_s[0] - 0.1), scene.picture(scene.events_s[0])
     assert before == scene.picture(0.0) == static_picture(1) != after
     assert other.picture(0.0) != before
-    assert 6 <= scene.event_s <= 18 and scene.text.endswith("appears.")
+    assert scene.picture(24.0) != after and scene.events_s[0] < 11 < scene.events_s[1] < 21
+    assert scene.text != scene.other_text and scene.text.endswith("appears.")
