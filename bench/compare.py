@@ -1,56 +1,65 @@
-"""This engine beside others on the same checkpoint, clips and questions, one after the other on a quiet machine.
+"""This engine beside others on the same checkpoint, clips and questions: all up at once, asked in turn.
 
     python -m bench.compare FOLDER [--evs none --evs gate] [--server NAME=URL ...] [--repeats N]
 
 transformers always runs, vLLM where `vllm` is installed; other servers that speak the OpenAI protocol and take
-`video_url` are measured at their address. Prints a table with ratios and one JSON line, and keeps the line under
-bench/results/. Owns the order and the ratios; what is measured is serve.py's.
+`video_url` are measured at their address. First each engine runs alone, for its start and its memory. Then all are up,
+and each round asks every one of them, in changing order, one question and four at once: a machine's speed drifts (a
+virtual one's by a factor of two within minutes), and what is asked in the same minute compares. Ratios are medians over
+rounds. Prints a table and one JSON line, and keeps the line under bench/results/. Owns the order and the ratios.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import itertools
 import json
 import re
 import shutil
-import subprocess
-import sys
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.checkpoint import FRAMES
+from bench.checkpoint import FRAMES, fresh_clips
+from bench.client import Timing
 from bench.machine import QUIET_CORES, Watch, describe_machine, wait_until_quiet
-from bench.serve import READY, Figures, evs_command, measure, measure_server
+from bench.serve import READY, TOGETHER, Figures, evs_command, summarise
+from bench.sessions import Session, run_transformers, serve, visit
 
 RESULTS = Path(__file__).with_name("results")
 VLLM_PORT = 8917
-Measure = Callable[[Progress], Figures]
+VLLM_READY = re.compile(rf"(http://\S+:{VLLM_PORT})[\s\S]*Application startup complete")
+Opener = Callable[[], AbstractContextManager[Session]]
+WARM_TOKENS = 4
 
 
-def find_engines(options: argparse.Namespace) -> dict[str, Measure]:
-    """What can be measured here, in order; this engine comes first and transformers next."""
-    wanted = {"repeats": options.repeats, "max_tokens": options.max_tokens}
-    found: dict[str, Measure] = {}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """One question alone, and TOGETHER at once."""
+
+    alone: Timing
+    together: tuple[Timing, ...]
+
+
+def find_engines(options: argparse.Namespace) -> dict[str, Opener]:
+    """What can be measured here; this engine comes first and transformers next."""
+    found: dict[str, Opener] = {}
     for evs in options.evs or ["none"]:
-        name = f"evs ({evs})"
-        found[name] = partial(_serve, evs_command(options.folder, evs), READY, name, wanted)
-    found["transformers"] = lambda _progress: _run_transformers(options.folder, wanted)
+        found[f"evs ({evs})"] = partial(serve, evs_command(options.folder, evs), READY)
+    found["transformers"] = partial(run_transformers, options.folder)
     if shutil.which("vllm"):
-        found["vllm"] = partial(_serve, vllm_command(options.folder), VLLM_READY, "vllm", wanted)
+        found["vllm"] = partial(serve, vllm_command(options.folder), VLLM_READY)
     for server in options.server:
         name, url = server.split("=", 1)
-        found[name] = partial(_visit, url, name, wanted)
+        found[name] = partial(visit, url)
     return found
-
-
-VLLM_READY = re.compile(rf"(http://\S+:{VLLM_PORT})[\s\S]*Application startup complete")
 
 
 def vllm_command(folder: Path) -> list[str]:
@@ -61,23 +70,43 @@ def vllm_command(folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def _serve(
-    command: list[str], ready: re.Pattern[str], name: str, wanted: dict[str, int], progress: Progress
-) -> Figures:
-    return measure_server(command, ready, engine=name, progress=progress, **wanted)
+def ask_fresh(session: Session, seeds: Iterator[int], count: int, max_tokens: int) -> tuple[Timing, ...]:
+    with fresh_clips(list(itertools.islice(seeds, count))) as clips:
+        return tuple(session.ask(clips, max_tokens))
 
 
-def _visit(url: str, name: str, wanted: dict[str, int], progress: Progress) -> Figures:
-    return asyncio.run(measure(url, engine=name, progress=progress, **wanted))
+def run_alone(name: str, opener: Opener, seeds: Iterator[int], max_tokens: int) -> Figures:
+    """Start, four questions at once, end: for the start and the memory."""
+    with Watch() as watch, opener() as session:
+        ask_fresh(session, seeds, 1, WARM_TOKENS)
+        once = Round(
+            alone=ask_fresh(session, seeds, 1, max_tokens)[0],
+            together=ask_fresh(session, seeds, TOGETHER, max_tokens),
+        )
+        start_s = session.start_s
+    figures = summarise(name, [once.alone], [once.together])
+    memory = watch.peak_memory_bytes if start_s is not None else None
+    return replace(figures, start_s=start_s, peak_memory_bytes=memory, others=watch.others)
 
 
-def _run_transformers(folder: Path, wanted: dict[str, int]) -> Figures:
-    flags = [f"--{name.replace('_', '-')}={value}" for name, value in wanted.items()]
-    command = [sys.executable, "-m", "bench.transformers_peer", str(folder), *flags]
-    with Watch() as watch:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    figures = Figures(**json.loads(done.stdout.strip().splitlines()[-1]))
-    return replace(figures, peak_memory_bytes=watch.peak_memory_bytes, others=watch.others)
+def run_rounds(
+    openers: dict[str, Opener], seeds: Iterator[int], *, repeats: int, max_tokens: int
+) -> tuple[dict[str, list[Round]], float]:
+    """Every engine's rounds, in step with each other's; and the cores that everybody else used meanwhile."""
+    rounds: dict[str, list[Round]] = {name: [] for name in openers}
+    with Watch() as watch, ExitStack() as stack, Progress(transient=True) as progress:
+        task = progress.add_task("rounds", total=repeats * len(openers))
+        sessions = {name: stack.enter_context(opener()) for name, opener in openers.items()}
+        for session in sessions.values():
+            ask_fresh(session, seeds, 1, WARM_TOKENS)
+        for number in range(repeats):
+            order = list(sessions) if number % 2 == 0 else list(sessions)[::-1]
+            alone = {name: ask_fresh(sessions[name], seeds, 1, max_tokens)[0] for name in order}
+            for name in order:
+                together = ask_fresh(sessions[name], seeds, TOGETHER, max_tokens)
+                rounds[name].append(Round(alone=alone[name], together=together))
+                progress.advance(task)
+    return rounds, watch.others
 
 
 def ratios(ours: Figures, other: Figures) -> dict[str, float]:
@@ -89,13 +118,19 @@ def ratios(ours: Figures, other: Figures) -> dict[str, float]:
     }
 
 
-def show(measured: list[Figures]) -> None:
-    table = Table(
-        "engine", "first token s", "decode tok/s", "4 at once tok/s", "step 4 / 1", "RSS GB", "start s", "others"
-    )
+def paired_ratios(ours: list[Round], other: list[Round]) -> dict[str, float]:
+    """Medians of the rounds' ratios."""
+    each = [
+        ratios(summarise("", [a.alone], [a.together]), summarise("", [b.alone], [b.together]))
+        for a, b in zip(ours, other, strict=True)
+    ]
+    return {name: median(ratio[name] for ratio in each) for name in each[0]}
+
+
+def show(measured: list[Figures], paired: dict[str, dict[str, float]]) -> None:
+    table = Table("engine", "first token s", "decode tok/s", "4 at once tok/s", "step 4 / 1", "RSS GB", "start s")
     for figures in measured:
-        step = figures.together_per_token_s
-        against = ratios(measured[0], figures)
+        step, against = figures.together_per_token_s, paired[figures.engine]
         table.add_row(
             figures.engine,
             f"{figures.first_token_s:.2f} (x{against['first_token']:.2f})",
@@ -104,7 +139,6 @@ def show(measured: list[Figures]) -> None:
             "-" if step is None else f"{step / figures.per_token_s:.2f}",
             "-" if figures.peak_memory_bytes is None else f"{figures.peak_memory_bytes / 1e9:.2f}",
             "-" if figures.start_s is None else f"{figures.start_s:.1f}",
-            f"{figures.others:.2f}",
         )
     Console(width=130).print(table)
     print("(x...): the first row against that one; first token small is good, speeds large")
@@ -117,23 +151,27 @@ def main() -> None:
     parser.add_argument("--server", action="append", default=[], metavar="NAME=URL")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--wait-s", type=float, default=600.0, help="for a quiet machine, before each engine")
+    parser.add_argument("--wait-s", type=float, default=600.0, help="for a quiet machine")
     options = parser.parse_args()
+    openers, seeds = find_engines(options), itertools.count()
+    wait_until_quiet(options.wait_s)
+    alone = [run_alone(name, opener, seeds, options.max_tokens) for name, opener in openers.items()]
+    rounds, others = run_rounds(openers, seeds, repeats=options.repeats, max_tokens=options.max_tokens)
     measured = []
-    for name, run in find_engines(options).items():
-        wait_until_quiet(options.wait_s)
-        with Progress(transient=True) as progress:
-            measured.append(run(progress))
-        if measured[-1].others > QUIET_CORES:
-            print(f"{name}: others used {measured[-1].others:.2f} cores; these figures are disturbed")
-    show(measured)
-    line = json.dumps(
-        {
-            "figures": [asdict(figures) for figures in measured],
-            "ratios": {figures.engine: ratios(measured[0], figures) for figures in measured[1:]},
-            "machine": describe_machine(),
-        }
-    )
+    for first in alone:
+        found = rounds[first.engine]
+        figures = summarise(first.engine, [each.alone for each in found], [each.together for each in found])
+        measured.append(
+            replace(figures, start_s=first.start_s, peak_memory_bytes=first.peak_memory_bytes, others=others)
+        )
+    paired = {name: paired_ratios(rounds[measured[0].engine], found) for name, found in rounds.items()}
+    show(measured, paired)
+    print(f"others used {others:.2f} cores" + ("; these figures are disturbed" if others > QUIET_CORES else ""))
+    keep({"figures": [asdict(figures) for figures in measured], "ratios": paired, "rounds": options.repeats})
+
+
+def keep(result: dict[str, object]) -> None:
+    line = json.dumps({**result, "machine": describe_machine()})
     RESULTS.mkdir(exist_ok=True)
     with (RESULTS / "compare.jsonl").open("a") as file:
         file.write(line + "\n")

@@ -39,7 +39,7 @@ from runner.requests import (  # noqa: E402
     TextPart,
 )
 
-REPEATS = 5
+REPEATS = 9
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,28 +86,56 @@ class Asker:
         return usage.prompt_tokens, submitted - started, time.perf_counter() - submitted
 
 
-def measure_clip(asker: Asker, clip: Path, method: EvsMethod) -> Row:
-    """The first question pays for decoding, selecting and encoding; the next ones show what prefill alone costs."""
-    part = MediaPart(kind="video", source=StoredFile(path=str(clip)))
-    tokens, submit_s, steps_s = asker.ask((part, TextPart(text="Describe.")), method)
-    later = [asker.ask((part, TextPart(text="Describe.")), method) for _ in range(REPEATS)]
-    prefill_s = min(steps for _, _, steps in later)
-    return Row(
-        prompt=f"clip, evs {method}",
-        tokens=tokens,
-        prefill_s=prefill_s,
-        before_first_s=submit_s + steps_s - prefill_s,
-        before_next_s=min(submit for _, submit, _ in later),
+@dataclass(frozen=True, kw_only=True)
+class Prompt:
+    """Something to ask again and again; its `before_first_s` was measured when it was new."""
+
+    name: str
+    parts: tuple[ContentPart, ...]
+    method: EvsMethod
+    tokens: int
+    before_first_s: float | None = None
+
+
+def first_clip(asker: Asker, clip: Path, method: EvsMethod) -> Prompt:
+    """The first question pays for decoding, selecting and encoding; prefill, measured by the second, is taken off."""
+    parts: tuple[ContentPart, ...] = (
+        MediaPart(kind="video", source=StoredFile(path=str(clip))),
+        TextPart(text="Describe."),
     )
+    tokens, submit_s, steps_s = asker.ask(parts, method)
+    prefill_s = min(asker.ask(parts, method)[2] for _ in range(3))
+    before_s = submit_s + steps_s - prefill_s
+    return Prompt(name=f"clip, evs {method}", parts=parts, method=method, tokens=tokens, before_first_s=before_s)
 
 
-def measure_text(asker: Asker, tokens: int) -> Row:
+def text_of(asker: Asker, tokens: int) -> Prompt:
     """A text prompt of exactly so many tokens: each character of ASCII is one of the checkpoint's."""
     overhead = asker.ask((TextPart(text="a"),), "none")[0] - 1
     text = "".join(chr(ord("a") + number % 26) for number in range(tokens - overhead))
-    found = [asker.ask((TextPart(text=text),), "none") for _ in range(REPEATS)]
-    assert found[0][0] == tokens, (found[0][0], tokens)
-    return Row(prompt="text", tokens=tokens, prefill_s=min(steps for _, _, steps in found))
+    parts = (TextPart(text=text),)
+    found = asker.ask(parts, "none")[0]
+    assert found == tokens, (found, tokens)
+    return Prompt(name="text", parts=parts, method="none", tokens=tokens)
+
+
+def measure(asker: Asker, prompts: list[Prompt]) -> list[Row]:
+    """All prompts in turn, REPEATS times, so that they meet the same machine; the best of each."""
+    found: list[list[tuple[float, float]]] = [[] for _ in prompts]
+    for _ in range(REPEATS):
+        for prompt, times in zip(prompts, found, strict=True):
+            _, submit_s, steps_s = asker.ask(prompt.parts, prompt.method)
+            times.append((submit_s, steps_s))
+    return [
+        Row(
+            prompt=prompt.name,
+            tokens=prompt.tokens,
+            prefill_s=min(steps for _, steps in times),
+            before_first_s=prompt.before_first_s,
+            before_next_s=None if prompt.before_first_s is None else min(submit for submit, _ in times),
+        )
+        for prompt, times in zip(prompts, found, strict=True)
+    ]
 
 
 def show(rows: list[Row], ratios: dict[str, float]) -> None:
@@ -130,14 +158,16 @@ def main() -> None:
     with assembled.pool:
         asker = Asker(assembled)
         asker.ask((TextPart(text="warm"),), "none")
-        pruned = measure_clip(asker, folder / "static.mp4", "gate")  # first: the other finds the clip decoded
-        dense = measure_clip(asker, folder / "static.mp4", "none")
-        rows = [dense, measure_text(asker, dense.tokens), pruned, measure_text(asker, pruned.tokens)]
-    assert pruned.before_first_s and pruned.before_next_s
+        pruned = first_clip(asker, folder / "static.mp4", "gate")  # first: the other finds the clip decoded
+        dense = first_clip(asker, folder / "static.mp4", "none")
+        prompts = [dense, text_of(asker, dense.tokens), pruned, text_of(asker, pruned.tokens)]
+        rows = measure(asker, prompts)
+    dense_row, _, pruned_row, text_row = rows
+    assert pruned_row.before_first_s and pruned_row.before_next_s
     ratios = {
-        "pruned prefill over a text of as many tokens": pruned.prefill_s / rows[3].prefill_s,
-        "pruned prefill over dense prefill": pruned.prefill_s / dense.prefill_s,
-        "time before prefill, next question over first": pruned.before_next_s / pruned.before_first_s,
+        "pruned prefill over a text of as many tokens": pruned_row.prefill_s / text_row.prefill_s,
+        "pruned prefill over dense prefill": pruned_row.prefill_s / dense_row.prefill_s,
+        "time before prefill, next question over first": pruned_row.before_next_s / pruned_row.before_first_s,
     }
     show(rows, ratios)
 

@@ -94,6 +94,11 @@ async def measure(
         await ask(1, 4)
         alone = [(await ask(1, max_tokens))[0] for _ in range(repeats)]
         together = [await ask(TOGETHER, max_tokens) for _ in range(repeats)]
+    return summarise(engine, alone, together)
+
+
+def summarise(engine: str, alone: Sequence[Timing], together: Sequence[Sequence[Timing]]) -> Figures:
+    """Medians; what the client cannot see is left out."""
     rates = [sum(t.completion_tokens for t in group) / _span_s(group) for group in together]
     steps = [step for group in together if (step := joint_step_s(group)) is not None]
     return Figures(

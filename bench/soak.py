@@ -94,10 +94,14 @@ class Verdict:
 
 
 class Load:
-    """Draws requests; the same seed draws the same ones, but for the bytes that make a clip a new one."""
+    """Draws requests; the same seed draws the same ones, but for the bytes that make a clip a new one.
 
-    def __init__(self, clips: list[bytes], seed: int) -> None:
+    hang_ups: the share of callers who do not wait for their answer.
+    """
+
+    def __init__(self, clips: list[bytes], seed: int, *, hang_ups: float = HANG_UPS) -> None:
         self._clips = clips
+        self.hang_ups = hang_ups
         self.random = random.Random(seed)
 
     def draw(self) -> tuple[dict[str, Any], bool]:
@@ -127,7 +131,7 @@ class Load:
 async def send(client: httpx.AsyncClient, load: Load, tally: Tally, started: float) -> None:
     """One request to its end, or until its caller hangs up."""
     body, damaged = load.draw()
-    patience_s = load.random.uniform(0.05, 3.0) if load.random.random() < HANG_UPS else 600.0
+    patience_s = load.random.uniform(0.05, 3.0) if load.random.random() < load.hang_ups else 600.0
     if body["stream"]:
         body["stream_options"] = {"include_usage": True}
     try:

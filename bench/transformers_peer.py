@@ -1,6 +1,7 @@
-"""transformers' own `generate` on the load, in a process of its own: prints one JSON line of Figures.
+"""transformers' own `generate` in a process of its own: prints "ready", then answers each line of JSON
+({"clips": [paths], "max_tokens": N}: one static batch) with a line of JSON, a Timing for each clip.
 
-    python -m bench.transformers_peer FOLDER [--repeats N] [--max-tokens N]
+    python -m bench.transformers_peer FOLDER
 
 A first token is timed from the clip's bytes on, as a server's is: decoding and the processor are inside.
 """
@@ -8,14 +9,12 @@ A first token is timed from the clip's bytes on, as a server's is: decoding and 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import av
@@ -24,8 +23,8 @@ import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor, StoppingCriteria
 from transformers.video_utils import VideoMetadata
 
-from bench.checkpoint import FPS, QUESTION, fresh_clips
-from bench.serve import TOGETHER, Figures
+from bench.checkpoint import FPS, QUESTION
+from bench.client import Timing
 
 
 class Clock(StoppingCriteria):
@@ -72,38 +71,24 @@ def answer(model: Any, processor: Any, clips: Sequence[Path], max_tokens: int) -
     return asked, clock.times_s, inputs["input_ids"].shape[1]
 
 
-def measure(folder: Path, *, repeats: int, max_tokens: int) -> Figures:
-    started = time.perf_counter()
-    model = AutoModelForImageTextToText.from_pretrained(folder / "model", dtype=torch.bfloat16).eval()
-    processor = AutoProcessor.from_pretrained(folder / "model")
-    start_s = time.perf_counter() - started
-    seeds, alone, together = itertools.count(), [], []
-    with fresh_clips([next(seeds)]) as clips:
-        answer(model, processor, clips, 4)
-    for count, results in ((1, alone), (TOGETHER, together)):
-        for number in range(repeats):
-            with fresh_clips(list(itertools.islice(seeds, count))) as clips:
-                results.append(answer(model, processor, clips, max_tokens))
-            print(f"transformers: {count} at once, {number + 1} of {repeats}", file=sys.stderr, flush=True)
-    return Figures(
-        engine="transformers",
-        prompt_tokens=alone[0][2],
-        first_token_s=median(times[0] - asked for asked, times, _ in alone),
-        per_token_s=median((times[-1] - times[0]) / (max_tokens - 1) for _, times, _ in alone),
-        together_tokens_per_s=median(TOGETHER * max_tokens / (times[-1] - asked) for asked, times, _ in together),
-        together_per_token_s=median((times[-1] - times[0]) / (max_tokens - 1) for _, times, _ in together),
-        start_s=start_s,
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    options = parser.parse_args()
-    figures = measure(options.folder, repeats=options.repeats, max_tokens=options.max_tokens)
-    print(json.dumps(asdict(figures)))
+    folder = parser.parse_args().folder / "model"
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        wanted = json.loads(line)
+        clips = [Path(clip) for clip in wanted["clips"]]
+        asked, times, prompt_tokens = answer(model, processor, clips, wanted["max_tokens"])
+        timing = Timing(
+            asked_s=asked,
+            pieces_s=tuple(times),
+            prompt_tokens=prompt_tokens,
+            completion_tokens=len(times),
+        )
+        print(json.dumps([asdict(timing)] * len(clips)), flush=True)
 
 
 if __name__ == "__main__":

@@ -160,7 +160,7 @@ def test_a_soak_holds_only_when_all_of_it_does() -> None:
 
 async def soak_against(status: int, text: str, *, requests: int = 40) -> Tally:
     """What the tally says when every answer is this one."""
-    load, tally = Load([b"\0" * 1000], 1), Tally()
+    load, tally = Load([b"\0" * 1000], 1, hang_ups=0.0), Tally()
     transport = httpx.MockTransport(lambda _: httpx.Response(status, text=text))
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         for _ in range(requests):
