@@ -9,7 +9,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from runner.errors import EngineStartError
-from runner.families.registry import choose_adapter
+from runner.families.registry import GENERIC, choose_adapter
 from runner.loader import read_config
 
 
@@ -24,11 +24,17 @@ def describe_model(model: str) -> dict[str, Any]:
     return {
         "model": model,
         "model type": config.model_type,
-        "adapter": "none" if chosen.adapter is None else chosen.adapter.split(":")[0].rpartition(".")[2],
+        "adapter": _name(chosen.adapter),
         "why": chosen.why,
         "text decoder": text.model_type,
         "layers": _layers(text),
     }
+
+
+def _name(adapter: str | None) -> str:
+    if adapter is None or adapter == GENERIC:
+        return "none" if adapter is None else "generic"
+    return adapter.split(":")[0].rpartition(".")[2]
 
 
 def _find_config(model: str) -> Any:

@@ -58,7 +58,7 @@ def make_internvl(*, seed: int = 0, qk_norm: bool = False, text: str = "qwen2") 
     model.generation_config.eos_token_id = ids["<|im_end|>"]
     size = {"height": SIDE, "width": SIDE}
     processor = InternVLProcessor(
-        image_processor=GotOcr2ImageProcessor(size=size, crop_to_patches=True, min_patches=1, max_patches=4),
+        image_processor=GotOcr2ImageProcessor(size=size, crop_to_patches=True, min_patches=1, max_patches=3),
         video_processor=InternVLVideoProcessor(size=size, num_frames=5),
         tokenizer=tokenizer, image_seq_length=9, chat_template=TEMPLATE,
     )  # fmt: skip

@@ -142,7 +142,7 @@ def test_doctor_says_which_adapter_and_why(checkpoint: Callable[[str], Path], tm
     }  # fmt: skip
     LlavaConfig().save_pretrained(tmp_path)
     facts = describe_model(str(tmp_path))
-    assert facts["adapter"] == "generic_probe" and "tried out when it is loaded" in facts["why"]
+    assert facts["adapter"] == "generic" and "tried out when it is loaded" in facts["why"]
     assert "no config.json" in describe_model(str(tmp_path.parent))["why"]
 
 
