@@ -20,9 +20,11 @@ from runner.loader import LoadedModel, OnProgress, load_model
 from runner.media_cache import MediaCache
 from runner.messages import EngineInfo
 from runner.model_runner import ModelRunner
+from runner.packed_linear import packing_pays
 from runner.pages import PagePool
 from runner.scheduler import Scheduler
 from runner.speed import count_cores
+from runner.threads import ComputeThreads
 from vision.cage import DecodePool
 from vision.limits import DecodeLimits
 
@@ -55,6 +57,8 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     kv_dtype = torch.float8_e4m3fn if config.kv_cache_dtype == "fp8" else loaded.dtype
     capacity = plan_capacity(config, shape, kv_dtype, loaded.device, free_memory_bytes(loaded.device))
     backend, chosen = _backend(config, capacity.kv)
+    if shape.prefix != "none" and not backend.capabilities.mm_prefix:
+        raise EngineStartError(f"{loaded.family.name} reads pictures both ways, which {chosen} does not compute")
     pages = PagePool(capacity.kv.num_pages)
     store = EncoderStore(
         max_bytes=capacity.encoder_cache_bytes,
@@ -64,8 +68,9 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         device=loaded.device,
     )
     runner = ModelRunner(
-        config, loaded.family, backend, store, max_model_len=capacity.max_model_len, dtype=loaded.dtype
-    )
+        config, loaded.family, backend, store, max_model_len=capacity.max_model_len, dtype=loaded.dtype,
+        threads=_threads(config, loaded),
+    )  # fmt: skip
     limits = Limits(
         max_model_len=capacity.max_model_len,
         max_positions=shape.max_positions,
@@ -83,6 +88,12 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         loaded=loaded,
         info=_describe(config, loaded, capacity, chosen, time.monotonic() - started),
     )
+
+
+def _threads(config: EngineConfig, loaded: LoadedModel) -> ComputeThreads | None:
+    """Adjusted where the user has not set their number and results do not depend on it."""
+    is_packed = loaded.device.type == "cpu" and loaded.dtype == torch.bfloat16 and packing_pays()
+    return ComputeThreads(count_cores()) if config.threads is None and is_packed else None
 
 
 def _backend(config: EngineConfig, layout: KVLayout) -> tuple[AttentionBackend, str]:

@@ -22,6 +22,7 @@ from runner.pooling import Pooled, pool_rows
 from runner.route import StepShape, route
 from runner.sampler import Sampled, SampleRow, sample
 from runner.scheduler import RowsWork, StepPlan
+from runner.threads import ComputeThreads
 from vision.towers.packed import EncodedCells, PatchBatch, concatenate
 
 
@@ -46,11 +47,14 @@ class ModelRunner:
         *,
         max_model_len: int,
         dtype: torch.dtype,
+        threads: ComputeThreads | None = None,
     ) -> None:
+        """threads: adjusted before each step; None leaves torch's as they are."""
         self._config = config
         self._family = family
         self.backend = backend
         self._store = store
+        self._threads = threads
         self._pooling = embedding_policy(family).pooling
         layout = backend.layout
         embeds = torch.zeros(
@@ -63,6 +67,8 @@ class ModelRunner:
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
+        if self._threads is not None:
+            self._threads.adjust(sum(work.stop - work.start for work in plan.rows), encodes=bool(plan.encoder))
         if plan.encoder:
             self._encode(plan.encoder)
         if not plan.rows:
