@@ -4,11 +4,13 @@ and windows, behind which pages are given back."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from runner.errors import RequestError
+from attention import sdpa
+from runner.errors import EngineStartError, RequestError
 from runner.requests import EvsOptions, SamplingParams
 from tests.checkpoints.base import save
 from tests.checkpoints.gemma3 import make_gemma3
@@ -71,6 +73,14 @@ def test_a_range_longer_than_a_step_is_refused_unless_pruning_shortens_it(engine
         small.answer(chat, sampling=small.everything(1), evs=pruned)
     exact = rebuilt(local, folder, max_num_seqs=1, max_num_batched_tokens=least)
     assert_same(exact.answer(chat, sampling=exact.everything(2)), local.answer(chat, sampling=local.everything(2)))
+
+
+def test_a_backend_without_ranges_is_not_used(pali: tuple[LocalEngine, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner believes what a backend declares, and nothing else."""
+    local, folder = pali
+    monkeypatch.setattr(sdpa, "CAPABILITIES", replace(sdpa.CAPABILITIES, mm_prefix=False))
+    with pytest.raises(EngineStartError, match="paligemma reads pictures both ways"):
+        rebuilt(local, folder)
 
 
 def test_a_full_house_of_decodes_gives_way(pali: tuple[LocalEngine, Path]) -> None:
