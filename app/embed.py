@@ -28,6 +28,7 @@ from runner.stream_client import WindowVector
 from runner.stream_messages import OpenStream, StreamOpened, WindowOptions
 
 SHOWN_NUMBERS = 4
+MIN_WIDTH = 120
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +110,7 @@ def _show_table(windows: list[dict[str, Any]]) -> None:
     with_score = any("score" in window for window in windows)
     table = Table(box=None, pad_edge=False)
     for name in ("start", "end", "frames", "cells", *(["score"] if with_score else []), "vector"):
-        table.add_column(name, justify="left" if name == "vector" else "right")
+        table.add_column(name, justify="left" if name == "vector" else "right", no_wrap=True)
     for window in windows:
         evs, numbers = window["evs"], window["embedding"]
         shown = ", ".join(f"{number:+.4f}" for number in numbers[:SHOWN_NUMBERS])
@@ -118,4 +119,6 @@ def _show_table(windows: list[dict[str, Any]]) -> None:
             f"{window['start_sec']:.2f}", f"{window['end_sec']:.2f}", str(len(window["frame_seqs"])),
             f"{evs['kept']}/{evs['cells']}", *score, f"[{shown}, ...] of {len(numbers)}",
         )  # fmt: skip
-    Console(soft_wrap=True, highlight=False, markup=False).print(table)
+    console = Console(highlight=False, markup=False)
+    console.width = max(console.width, MIN_WIDTH)  # a pipe has no width to keep to
+    console.print(table)

@@ -18,7 +18,8 @@ from app.realtime.over import NORMAL, SessionOver
 
 
 class Receiver:
-    """warn is called once, so many seconds before the session's end; drain when the server stops, and ends it."""
+    """is_busy: whether the client waits for us, which is no silence of its own. warn is called once, so many seconds
+    before the session's end; drain when the server stops, and ends it."""
 
     def __init__(
         self,
@@ -26,11 +27,12 @@ class Receiver:
         limits: Limits,
         draining: asyncio.Event,
         *,
+        is_busy: Callable[[], bool],
         warn: Callable[[float], Awaitable[None]],
         drain: Callable[[], Awaitable[SessionOver]],
     ) -> None:
         self._socket, self._limits, self._draining = socket, limits, draining
-        self._warn, self._drain = warn, drain
+        self._is_busy, self._warn, self._drain = is_busy, warn, drain
         self._ends_at = time.monotonic() + limits.session_s
         self._warn_at: float | None = self._ends_at - min(limits.expiring_s, limits.session_s / 2)
 
@@ -38,7 +40,7 @@ class Receiver:
         """The next message. Raises SessionOver."""
         receiving = asyncio.create_task(self._socket.receive())
         draining = asyncio.create_task(self._draining.wait())
-        idle_at = time.monotonic() + self._limits.idle_s
+        idle_at = self._find_idle()
         try:
             while True:
                 marks = [idle_at, self._ends_at, *([self._warn_at] if self._warn_at is not None else [])]
@@ -48,10 +50,15 @@ class Receiver:
                     return dict(receiving.result())
                 if draining.done():
                     raise await self._drain()
+                if self._is_busy():
+                    idle_at = self._find_idle()
                 await self._look_at_clock(idle_at)
         finally:
             receiving.cancel()
             draining.cancel()
+
+    def _find_idle(self) -> float:
+        return time.monotonic() + self._limits.idle_s
 
     async def _look_at_clock(self, idle_at: float) -> None:
         now = time.monotonic()

@@ -64,7 +64,9 @@ class Session:
         self._clock = MediaClock(None)
         self._count = SessionCount()
         self._texts = Texts(state, self.id, send=self._send_body, fail=self._send_error)
-        self._receiver = Receiver(socket, limits, self.draining, warn=self._warn, drain=self._drain)
+        self._receiver = Receiver(
+            socket, limits, self.draining, is_busy=self._is_busy, warn=self._warn, drain=self._drain
+        )
         self._sending = asyncio.Lock()
         self._bad = 0
         self._over: asyncio.Future[SessionOver] = asyncio.get_running_loop().create_future()
@@ -144,6 +146,9 @@ class Session:
             while self._ends:
                 await asyncio.sleep(0.02)
         return SessionOver(GOING_AWAY, RequestError("unavailable", "the server is shutting down; connect again later"))
+
+    def _is_busy(self) -> bool:
+        return bool(self._ends or self._texts.tasks)
 
     async def _warn(self, left_s: float) -> None:
         await self._send("session.expiring", expires_in_s=round(left_s, 3), reason="session_limit")

@@ -35,4 +35,4 @@ def test_windows_of_a_clip(form: str) -> None:
 def test_what_is_wrong_is_one_line() -> None:
     done = run("README.md")
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.splitlines()[-1].startswith("evs: this is text")
+    assert done.stderr.splitlines()[-1].startswith("evs: this is ")
