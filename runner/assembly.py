@@ -59,8 +59,6 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     backend, chosen = _backend(config, capacity.kv)
     if shape.prefix != "none" and not backend.capabilities.mm_prefix:
         raise EngineStartError(f"{loaded.family.name} reads pictures both ways, which {chosen} does not compute")
-    if shape.prefix != "none" and not backend.capabilities.mm_prefix:
-        raise EngineStartError(f"{loaded.family.name} reads pictures both ways, which {chosen} does not compute")
     pages = PagePool(capacity.kv.num_pages)
     store = EncoderStore(
         max_bytes=capacity.encoder_cache_bytes,

@@ -21,7 +21,6 @@ from vision.towers.keys import borrow_keys
 from vision.towers.packed import PatchBatch, patch_places
 from vision.towers.pooling import CellTaps
 
-
 # Holds a clip's place in a chat whose template knows images only: text to the template, and no text of a user's.
 CLIP_MARK = "\ue002clip\ue003"
 
