@@ -34,7 +34,7 @@ TURNS: dict[str, list[Part]] = {
 def embed(local: LocalEngine, *inputs: ChatInput | TokensInput, **options: Any) -> list[np.ndarray]:
     request = Embed(request_id="e", inputs=inputs, evs=NONE, **options)
     sequences, usages = submit_embedding(
-        local.assembled.admission, request, next(local._arrivals), LocalCaller(local, 0)
+        local.assembled.admission, request, next(local.arrivals), LocalCaller(local, 0)
     )
     assert [usage.prompt_tokens for usage in usages] == [len(sequence.prompt) for sequence in sequences]
     local.engine.add(sequences)
