@@ -103,6 +103,7 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
         "max-encoder-patches": ("max_encoder_patches", 11),
         "max-encoder-patches-decoding": ("max_encoder_patches_decoding", 12),
         "limit-media-items": ("max_media_items", 2),
+        "realtime-max-sessions": ("max_streams", 7),
         "attention-backend": ("attention_backend", "flashinfer"),
         "kv-cache-dtype": ("kv_cache_dtype", "fp8"),
         "graphs": ("graphs", "never"),
