@@ -17,6 +17,15 @@ from runner.packed_linear import PackedLinear, probe_packing
 from runner.threads import FEW_ROWS, ComputeThreads, choose_threads
 
 
+# Bounded, so that nobody starves for longer wherever this runs.
+BUSY = """
+import time
+until = time.monotonic() + 4
+while time.monotonic() < until:
+    pass
+"""
+
+
 def test_choice_is_its_worked_example() -> None:
     assert [choose_threads(2, num_cpus=2, others=others) for others in (0.4, 0.6, 3.0)] == [2, 1, 1]
     assert choose_threads(4, num_cpus=8, others=2.2) == 4
@@ -24,12 +33,12 @@ def test_choice_is_its_worked_example() -> None:
 
 def test_busy_programs_take_threads_away() -> None:
     most = len(os.sched_getaffinity(0))
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(most)]
+    busy = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(most)]
     before = torch.get_num_threads()
     try:
         time.sleep(0.3)  # they are up
         compute = ComputeThreads(most)
-        for _ in range(50):
+        for _ in range(15):
             time.sleep(threads.SAMPLE_S)
             compute.adjust(1)
             if compute.count == 1:
