@@ -16,7 +16,6 @@ from runner import threads
 from runner.packed_linear import PackedLinear, probe_packing
 from runner.threads import FEW_ROWS, ComputeThreads, choose_threads
 
-
 # Bounded, so that nobody starves for longer wherever this runs.
 BUSY = """
 import time
