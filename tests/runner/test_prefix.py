@@ -3,6 +3,7 @@ and windows, behind which pages are given back."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from runner.requests import EvsOptions, SamplingParams
 from tests.checkpoints.base import save
 from tests.checkpoints.gemma3 import make_gemma3
 from tests.checkpoints.paligemma import make_paligemma
+from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl
 from tests.harness import LocalEngine, local_engine, rebuilt
 from tests.oracle import Part, answer, as_message, noise_clip, noise_picture, worst_error
 from tests.runner.test_history import assert_same
@@ -147,6 +149,18 @@ def test_a_window_smaller_than_a_picture(tmp_path: Path) -> None:
     save(tmp_path, *make_gemma3(window=5))
     with local_engine(tmp_path) as local:
         assert error_of(local, tmp_path, TURN, 3) < TOLERANCE
+
+
+def test_qwen_with_windows(tmp_path: Path) -> None:
+    """Some of Qwen2.5's checkpoints have them in their later layers; no picture is exempt."""
+    save(tmp_path, *make_qwen2_5_vl())
+    config = json.loads((tmp_path / "config.json").read_text())
+    kinds = ["full_attention", "sliding_attention", "sliding_attention"]
+    config["text_config"] |= {"use_sliding_window": True, "sliding_window": 6, "layer_types": kinds}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with local_engine(tmp_path) as local:
+        assert local.assembled.loaded.family.shape.layers[2].window == 6
+        assert error_of(local, tmp_path, TURN, 6) < TOLERANCE
 
 
 def test_paligemma_2(tmp_path: Path) -> None:

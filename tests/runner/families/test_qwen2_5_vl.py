@@ -342,9 +342,9 @@ def test_half_precision_checkpoints_answer(tmp_path: Path, name: str, dtype: tor
     assert worst_error(ours.logprobs[:1], expected.logits[:1]) < 0.5
 
 
-def test_a_decoder_with_sliding_windows_is_refused() -> None:
-    """Rather than attended as if it had none."""
+def test_layers_of_an_unknown_kind_are_refused() -> None:
+    """Rather than attended as if they were of a known one."""
     model, processor = make_qwen2_5_vl()
-    model.config.text_config.layer_types = ["full_attention", "sliding_attention", "sliding_attention"]
-    with pytest.raises(EngineStartError, match="sliding"):
+    model.config.text_config.layer_types = ["full_attention", "chunked_attention", "chunked_attention"]
+    with pytest.raises(EngineStartError, match="chunked"):
         Qwen25VL(model, processor)
