@@ -7,6 +7,7 @@ it was given, which way up it is and whether its colours are right. Knows nothin
 from __future__ import annotations
 
 import io
+import os
 import struct
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -120,6 +121,7 @@ def make_clip(
         output.mux(stream.encode(None))
         output.close()
         data = file.read()
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))  # SVT-AV1 makes its caller a real-time program
     return _written(data, path)
 
 
