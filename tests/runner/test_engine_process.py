@@ -25,7 +25,7 @@ def faults():
 def step():
     torch.zeros(48 << 20, dtype=torch.uint8)
 
-for _ in range(4):
+for _ in range(24):  # aligned blocks leave slivers behind: the heap settles within a dozen, a few blocks larger
     step()
 before = faults()
 for _ in range(5):
@@ -40,11 +40,10 @@ def test_freed_memory_is_kept() -> None:
         command = [sys.executable, "-c", SCRIPT, how]
         return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
-    left = faults("leave")
-    if left < 5000:
+    kept = faults("keep")
+    if faults("leave") < 5000:
         pytest.skip("this C library, or its huge pages, keeps freed memory anyway")
-    # Where the heap cannot grow in one piece, which is chance in each process, some blocks are mapped all the same.
-    assert min(faults("keep") for _ in range(5)) < left / 2
+    assert kept < 1000
 
 
 def test_huge_pages_are_asked_for_unless_told_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
