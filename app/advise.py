@@ -15,10 +15,9 @@ from rich.table import Table
 
 from app.look import Look
 from app.measure import Measured, Way, ask_first_token, measure_ways
-from app.model_path import resolve_model
-from app.progress import show_loading
+from app.own_engine import own_engine
 from app.settings import Settings
-from runner.client import EngineClient, start_engine
+from runner.client import EngineClient
 from runner.requests import EvsOptions, VideoOptions
 
 # What is looked at is not given up for less than this.
@@ -30,14 +29,9 @@ MAX_RATE = 0.98
 
 async def advise_once(settings: Settings, clip: Path, look: Look, *, rounds: int) -> None:
     console = Console(stderr=True)
-    settings = settings.model_copy(update={"model": resolve_model(settings.model)})
-    with show_loading(console) as on_loading:
-        client = await start_engine(settings.to_engine_config(), where="process", on_loading=on_loading)
-    try:
+    async with own_engine(settings, console, where="process") as client:
         ways = await choose_ways(client, clip, look.video)
         found = await measure_ways(client, clip, ways, video=look.video, rounds=rounds)
-    finally:
-        await client.close(grace_s=0.0)
     out = Console()
     out.print(tabulate(found))
     out.print(recommend(found), highlight=False, soft_wrap=True)
@@ -81,9 +75,10 @@ def recommend(found: Sequence[Measured]) -> str:
     0.32 s, it would be that. Off 1.0 s and all others above 0.9 s: off.
     """
     base = found[0]
-    whole = {one.first_ratio(base): one for one in found if one.asks[0].evs.encoder != "skip"}
-    near = {ratio: one for ratio, one in whole.items() if ratio <= min(whole) + ALIKE_SHARE}
-    ratio, best = max(near.items(), key=lambda pair: (pair[1].asks[0].evs.encoder_cells, -pair[0]))
+    whole = [(one.first_ratio(base), one) for one in found if one.asks[0].evs.encoder != "skip"]
+    fastest = min(ratio for ratio, _ in whole)
+    near = [(ratio, one) for ratio, one in whole if ratio <= fastest + ALIKE_SHARE]
+    ratio, best = max(near, key=lambda pair: (pair[1].asks[0].evs.encoder_cells, -pair[0]))
     if ratio > 1 - WORTH_SHARE:
         return (
             f"Recommended: --evs none. Nothing saves a tenth of the first token's {base.first_s:.3f} s on this clip, "

@@ -16,10 +16,11 @@ from rich.console import Console
 from app.answer import Answer, TextOptions
 from app.detokenize import Vocabulary
 from app.look import Look
-from app.model_path import DEMO, DEMO_NOTE, resolve_model
-from app.progress import note_progress, show_loading, show_phases
+from app.model_path import note_demo
+from app.own_engine import own_engine
+from app.progress import note_progress, show_phases
 from app.settings import Settings
-from runner.client import EngineClient, GenerationStream, start_engine
+from runner.client import EngineClient, GenerationStream
 from runner.errors import EngineError
 from runner.messages import Generate, PromptUsage
 from runner.requests import ChatMessage, MediaPart, SamplingParams, StoredFile, TextPart
@@ -36,13 +37,9 @@ class AskOptions:
 
 async def ask_once(settings: Settings, options: AskOptions) -> None:
     console = Console(stderr=True)
-    if settings.model == DEMO:
-        console.print(DEMO_NOTE, style="yellow", highlight=False, soft_wrap=True)
-    settings = settings.model_copy(update={"model": resolve_model(settings.model)})
+    note_demo(settings.model, console)
     async with AsyncExitStack() as stack:
-        with show_loading(console) as on_loading:
-            client = await start_engine(settings.to_engine_config(), where="thread", on_loading=on_loading)
-        stack.push_async_callback(client.close, grace_s=0.0)
+        client = await stack.enter_async_context(own_engine(settings, console))
         began = time.perf_counter()
         with show_phases(console) as bars:
             bars.update("decode", 0, 0)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import uuid
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,11 +16,12 @@ from rich.table import Table
 
 from app.embeddings import text_input
 from app.look import Look
-from app.model_path import DEMO, DEMO_NOTE, resolve_model
-from app.progress import PhaseBars, show_loading, show_phases
+from app.model_path import note_demo
+from app.own_engine import own_engine
+from app.progress import PhaseBars, show_phases
 from app.realtime.output import OutputOptions, spell_vector, window_body
 from app.settings import Settings
-from runner.client import EngineClient, start_engine
+from runner.client import EngineClient
 from runner.embed_messages import Embed
 from runner.requests import StoredFile
 from runner.stream_client import WindowVector
@@ -46,13 +46,8 @@ class EmbedOptions:
 
 async def embed_once(settings: Settings, options: EmbedOptions) -> None:
     console = Console(stderr=True)
-    if settings.model == DEMO:
-        console.print(DEMO_NOTE, style="yellow", highlight=False, soft_wrap=True)
-    settings = settings.model_copy(update={"model": resolve_model(settings.model)})
-    async with AsyncExitStack() as stack:
-        with show_loading(console) as on_loading:
-            client = await start_engine(settings.to_engine_config(), where="thread", on_loading=on_loading)
-        stack.push_async_callback(client.close, grace_s=0.0)
+    note_demo(settings.model, console)
+    async with own_engine(settings, console) as client:
         sought = None if options.find is None else await _embed_text(client, options.find, options.dimensions)
         with show_phases(console) as bars:
             windows = await _embed_windows(client, options, bars, sought)

@@ -8,8 +8,16 @@ from __future__ import annotations
 import sysconfig
 from pathlib import Path
 
+from rich.console import Console
+
 DEMO = "demo"
 DEMO_NOTE = "demo is a tiny model that only knows coloured shapes; give a model folder or a hub id for real videos"
+
+
+def note_demo(name: str, console: Console) -> None:
+    """Say what the demo model is not, where it is the one."""
+    if name == DEMO:
+        console.print(DEMO_NOTE, style="yellow", highlight=False, soft_wrap=True)
 
 
 def resolve_model(name: str) -> str:

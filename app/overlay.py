@@ -11,10 +11,8 @@ from pathlib import Path
 from rich.console import Console
 
 from app.look import Look
-from app.model_path import resolve_model
-from app.progress import show_loading
+from app.own_engine import own_engine
 from app.settings import Settings
-from runner.client import start_engine
 from runner.errors import RequestError
 from runner.messages import Overlay
 from runner.requests import MediaPart, StoredFile
@@ -29,15 +27,10 @@ async def draw_once(settings: Settings, clip: Path, output: Path, look: Look) ->
     if not output.parent.is_dir():
         raise RequestError("invalid", f"--output {output}: its folder does not exist; make it first", param="output")
     console = Console(stderr=True)
-    settings = settings.model_copy(update={"model": resolve_model(settings.model)})
     part = MediaPart(kind="video", source=StoredFile(path=str(clip.resolve())), video=look.video)
     request = Overlay(request_id=uuid.uuid4().hex, clip=part, evs=look.evs, form=form)  # type: ignore[arg-type]
-    with show_loading(console) as on_loading:
-        client = await start_engine(settings.to_engine_config(), where="thread", on_loading=on_loading)
-    try:
+    async with own_engine(settings, console) as client:
         drawn = await client.draw(request)
-    finally:
-        await client.close(grace_s=0.0)
     output.write_bytes(drawn.data)
     usage = drawn.usage.evs
     assert usage is not None

@@ -11,7 +11,7 @@ import socket
 from rich.console import Console
 
 from app.log import log_event
-from app.model_path import DEMO, DEMO_NOTE, resolve_model
+from app.model_path import note_demo, resolve_model
 from app.progress import show_loading
 from app.server import create_app, make_uvicorn_server
 from app.settings import Settings
@@ -21,8 +21,7 @@ from runner.client import EngineClient, start_engine
 async def serve_forever(settings: Settings) -> None:
     """Run until a signal says stop. A port that is taken is found before the model is loaded."""
     console = Console(stderr=True)
-    if settings.model == DEMO:
-        console.print(DEMO_NOTE, style="yellow", highlight=False, soft_wrap=True)
+    note_demo(settings.model, console)
     settings = settings.model_copy(update={"model": resolve_model(settings.model), **_keep_name(settings)})
     loaded: asyncio.Future[EngineClient] = asyncio.get_running_loop().create_future()
 
