@@ -11,13 +11,20 @@ import numpy as np
 import torch
 
 from attention.protocol import PlannedAttention
-from runner.encoder_attention import encode_seeing
 from runner.entering import ALL_ENCODERS
 from runner.errors import EngineStartError
 from runner.families.base import DecoderShape, DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import CLIP_MARK, chat_with_marks, decoder_shape, generation_defaults, slot_patches
 from runner.families.gemma_decoder import GemmaDecoder, gemma_layers
-from runner.families.squares import frame_sampling, interpolation_of, plain_positions, refuse_sizes, stamp
+from runner.families.squares import (
+    embed_words,
+    encode_whole_tower,
+    frame_sampling,
+    interpolation_of,
+    plain_positions,
+    refuse_sizes,
+    stamp,
+)
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
 from vision.frames import VideoFrames
@@ -26,8 +33,7 @@ from vision.request import DecodeRequest
 from vision.resize import FixedSize
 from vision.sampling import SamplingPolicy
 from vision.towers.packed import EncodedCells, PatchBatch
-from vision.towers.rotary import Attend
-from vision.towers.siglip import hidden_states, reading_order
+from vision.towers.siglip import reading_order
 
 # The models know no clips, so there is no rate of theirs: one frame a second, and as many as fit a usual context.
 FPS, MOST_FRAMES = 1.0, 32
@@ -112,20 +118,16 @@ class Gemma3:
         return slot_patches(item, slot_start, slot_stop, processor=self._processor.image_processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        last, places = len(self._tower.encoder.layers), reading_order(self._tower, batch)
-
-        def encode(attend: Attend) -> EncodedCells:
-            hidden = self._tower.post_layernorm(hidden_states(self._tower, batch, places, attend, after=(last,)))
+        def project(hidden: torch.Tensor) -> torch.Tensor:
             pooled = hidden.view(-1, self._merge**2, hidden.shape[-1]).mean(1)  # (N, D_vision)
             normed = self._projector.mm_soft_emb_norm(pooled)
-            return EncodedCells(embeddings=normed @ self._projector.mm_input_projection_weight)
+            projected: torch.Tensor = normed @ self._projector.mm_input_projection_weight
+            return projected
 
-        return encode_seeing(batch, encode)
+        return encode_whole_tower(self._tower, batch, reading_order(self._tower, batch), project)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """The image token may lie outside the vocabulary."""
-        embeds: torch.Tensor = self._text.embed_tokens(token_ids.masked_fill(token_ids == self._image_token_id, 0))
-        return embeds
+        return embed_words(self._text.embed_tokens, token_ids, self._image_token_id)
 
     def forward(
         self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention

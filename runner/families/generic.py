@@ -20,7 +20,7 @@ from runner.errors import EngineStartError
 from runner.families.base import DecoderShape, DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import CLIP_MARK, chat_with_marks, generation_defaults, layers_of, slot_patches
 from runner.families.generic_traits import refusal_of
-from runner.families.squares import frame_sampling, interpolation_of, plain_positions, refuse_sizes
+from runner.families.squares import embed_words, frame_sampling, interpolation_of, plain_positions, refuse_sizes
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
 from vision.aspect_tiles import ShortestEdgeCrop
@@ -150,10 +150,7 @@ class GenericVLM:
         return joined.reshape(-1, joined.shape[-1])
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """The image token may lie outside the vocabulary."""
-        ids = token_ids.masked_fill(token_ids == self._image_token_id, 0)
-        embeds: torch.Tensor = self._text.get_input_embeddings()(ids)
-        return embeds
+        return embed_words(self._text.get_input_embeddings(), token_ids, self._image_token_id)
 
     def forward(
         self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention

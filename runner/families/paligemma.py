@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from attention.protocol import PlannedAttention
-from runner.encoder_attention import encode_seeing
 from runner.entering import ALL_ENCODERS
 from runner.errors import EngineStartError, RequestError
 from runner.families.base import DecoderShape, DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
@@ -19,6 +18,8 @@ from runner.families.common import CLIP_MARK, decoder_shape, generation_defaults
 from runner.families.gemma_decoder import GemmaDecoder, gemma_layers
 from runner.families.squares import (
     crop_to_patches,
+    embed_words,
+    encode_whole_tower,
     frame_sampling,
     interpolation_of,
     plain_positions,
@@ -32,8 +33,7 @@ from vision.request import DecodeRequest
 from vision.resize import FixedSize
 from vision.sampling import SamplingPolicy
 from vision.towers.packed import EncodedCells, PatchBatch
-from vision.towers.rotary import Attend
-from vision.towers.siglip import hidden_states, reading_order
+from vision.towers.siglip import reading_order
 
 # Clips were seen as so many frames, evenly spread, without their times.
 TRAINED_FRAMES = 16
@@ -131,18 +131,10 @@ class PaliGemma:
         return slot_patches(item, slot_start, slot_stop, processor=self._processor.image_processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        last, places = len(self._tower.encoder.layers), reading_order(self._tower, batch)
-
-        def encode(attend: Attend) -> EncodedCells:
-            hidden = self._tower.post_layernorm(hidden_states(self._tower, batch, places, attend, after=(last,)))
-            return EncodedCells(embeddings=self._projector(hidden))
-
-        return encode_seeing(batch, encode)
+        return encode_whole_tower(self._tower, batch, reading_order(self._tower, batch), self._projector)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
-        """The image token may lie outside the vocabulary."""
-        embeds: torch.Tensor = self._text.embed_tokens(token_ids.masked_fill(token_ids == self._image_token_id, 0))
-        return embeds
+        return embed_words(self._text.embed_tokens, token_ids, self._image_token_id)
 
     def forward(
         self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention

@@ -17,7 +17,6 @@ from transformers.models.smolvlm.processing_smolvlm import (
 )
 
 from attention.protocol import PlannedAttention
-from runner.encoder_attention import encode_seeing
 from runner.entering import ALL_ENCODERS
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
@@ -25,6 +24,7 @@ from runner.families.decoder import Decoder
 from runner.families.number_words import number_words
 from runner.families.squares import (
     crop_to_patches,
+    encode_whole_tower,
     interpolation_of,
     most_frames,
     plain_positions,
@@ -39,8 +39,7 @@ from vision.resize import FixedSize
 from vision.sampling import GRID_TOLERANCE_S, SamplingPolicy
 from vision.tiling import ResizeTwice, SquareTiles
 from vision.towers.packed import EncodedCells, PatchBatch
-from vision.towers.rotary import Attend
-from vision.towers.siglip import hidden_states, shuffle_pixels, stretched_order
+from vision.towers.siglip import shuffle_pixels, stretched_order
 
 # The processor does not load without the package num2words (LGPL), which it needs to spell one number. We spell it
 # ourselves, so whoever has no such package is served all the same.
@@ -176,13 +175,11 @@ class SmolVLM:
         return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        last, places = len(self._tower.encoder.layers), stretched_order(self._tower, batch)
+        def project(hidden: torch.Tensor) -> torch.Tensor:
+            projected: torch.Tensor = self._connector.modality_projection(shuffle_pixels(hidden, self._merge))
+            return projected
 
-        def encode(attend: Attend) -> EncodedCells:
-            hidden = self._tower.post_layernorm(hidden_states(self._tower, batch, places, attend, after=(last,)))
-            return EncodedCells(embeddings=self._connector.modality_projection(shuffle_pixels(hidden, self._merge)))
-
-        return encode_seeing(batch, encode)
+        return encode_whole_tower(self._tower, batch, stretched_order(self._tower, batch), project)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self._text.embed_tokens(token_ids)

@@ -3,16 +3,21 @@ and nothing else. Owns no model."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import torch
 import torchvision
 
+from runner.encoder_attention import encode_seeing
 from runner.requests import VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.resize import Interpolation
 from vision.sampling import SamplingPolicy
+from vision.towers.packed import EncodedCells, PatchBatch
+from vision.towers.rotary import Attend
+from vision.towers.siglip import hidden_states
 
 # PIL's numbers, as processors' configs write them.
 RESAMPLES: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -21,6 +26,28 @@ RESAMPLES: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear"
 def plain_positions(length: int) -> np.ndarray:
     """(1, length) int64: the index in the dense prompt."""
     return np.arange(length, dtype=np.int64)[None]
+
+
+def encode_whole_tower(
+    tower: Any, batch: PatchBatch, places: torch.Tensor, project: Callable[[torch.Tensor], torch.Tensor]
+) -> EncodedCells:
+    """All layers of a SigLIP tower and its last norm, then `project`: (rows, D_vision) -> (cells, D).
+
+    places: each patch's row in the tower's table of positions.
+    """
+    last = len(tower.encoder.layers)
+
+    def encode(attend: Attend) -> EncodedCells:
+        hidden = tower.post_layernorm(hidden_states(tower, batch, places, attend, after=(last,)))
+        return EncodedCells(embeddings=project(hidden))
+
+    return encode_seeing(batch, encode)
+
+
+def embed_words(table: Any, token_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:
+    """Rows of the embedding table; the image token may lie outside of it, and its rows are written over anyway."""
+    embeds: torch.Tensor = table(token_ids.masked_fill(token_ids == image_token_id, 0))
+    return embeds
 
 
 def stamp(time_s: float) -> str:
