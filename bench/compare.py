@@ -27,17 +27,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.checkpoint import FRAMES, fresh_clips
+from bench.checkpoint import FRAMES
 from bench.client import Timing
 from bench.machine import QUIET_CORES, Watch, describe_machine, wait_until_quiet
 from bench.serve import READY, TOGETHER, Figures, evs_command, summarise
-from bench.sessions import Session, run_transformers, serve, visit
+from bench.sessions import WARM_TOKENS, Session, ask_fresh, run_transformers, serve, visit
 
 RESULTS = Path(__file__).with_name("results")
 VLLM_PORT = 8917
 VLLM_READY = re.compile(rf"(http://\S+:{VLLM_PORT})[\s\S]*Application startup complete")
 Opener = Callable[[], AbstractContextManager[Session]]
-WARM_TOKENS = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +67,6 @@ def vllm_command(folder: Path) -> list[str]:
         "vllm", "serve", str(folder / "model"), "--host", "127.0.0.1", "--port", str(VLLM_PORT), "--dtype", "bfloat16",
         "--max-model-len", "4096", "--media-io-kwargs", media,
     ]  # fmt: skip
-
-
-def ask_fresh(session: Session, seeds: Iterator[int], count: int, max_tokens: int) -> tuple[Timing, ...]:
-    with fresh_clips(list(itertools.islice(seeds, count))) as clips:
-        return tuple(session.ask(clips, max_tokens))
 
 
 def run_alone(name: str, opener: Opener, seeds: Iterator[int], max_tokens: int) -> Figures:

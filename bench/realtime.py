@@ -27,7 +27,8 @@ from websockets.asyncio.client import connect
 
 from bench.machine import Watch, describe_machine, read_processes, resident_bytes, tree_of
 from bench.scenes import Scene, make_scene, static_picture
-from bench.serve import READY, start_server
+from bench.serve import READY
+from bench.sessions import start_server
 
 FPS = 2.0
 SLOT_FRAMES = 2  # of the demo model

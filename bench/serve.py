@@ -10,27 +10,21 @@ clip that was never seen before, so that no cache answers. Owns what is measured
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import json
 import re
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
 
-import httpx
 from rich.progress import Progress
 
-from bench.checkpoint import QUESTION, fresh_clips
-from bench.client import Timing, joint_step_s, make_body, time_together
+from bench.client import Timing, joint_step_s
 from bench.machine import Watch, describe_machine, wait_until_quiet
+from bench.sessions import WARM_TOKENS, Session, ask_fresh, serve, visit
 
 TOGETHER = 4
 READY = re.compile(r"serving .*url=(\S+)")
@@ -52,48 +46,21 @@ class Figures:
     others: float = 0.0
 
 
-@contextmanager
-def start_server(command: Sequence[str], ready: re.Pattern[str], *, timeout_s: float) -> Iterator[tuple[str, float]]:
-    """Run a server until the block ends; gives its address and the seconds until its log matched `ready`."""
-    started = time.monotonic()
-    with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            while not (match := ready.search(_text(log))):
-                if process.poll() is not None or time.monotonic() - started > timeout_s:
-                    raise RuntimeError(f"{command[0]} did not start:\n{_text(log)[-4000:]}")
-                time.sleep(0.05)
-            yield match[1].rstrip("/"), time.monotonic() - started
-        finally:
-            process.terminate()
-            process.wait(60)
-
-
-def _text(log: Any) -> str:
-    log.seek(0)
-    text: str = log.read()
-    return text
-
-
-async def measure(
-    url: str, *, engine: str, repeats: int, max_tokens: int, progress: Progress, first_seed: int = 0
+def measure(
+    session: Session, *, engine: str, repeats: int, max_tokens: int, progress: Progress, first_seed: int = 0
 ) -> Figures:
     """One warming request, then `repeats` alone and `repeats` times TOGETHER at once."""
     seeds = itertools.count(first_seed)
     task = progress.add_task(engine, total=1 + 2 * repeats)
-    async with httpx.AsyncClient(base_url=url, timeout=1800) as client:
-        model = (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
 
-        async def ask(count: int, tokens: int) -> list[Timing]:
-            with fresh_clips(list(itertools.islice(seeds, count))) as clips:
-                bodies = [make_body(model, clip=clip, question=QUESTION, max_tokens=tokens) for clip in clips]
-            timings = await time_together(client, bodies)
-            progress.advance(task)
-            return timings
+    def ask(count: int, tokens: int) -> tuple[Timing, ...]:
+        timings = ask_fresh(session, seeds, count, tokens)
+        progress.advance(task)
+        return timings
 
-        await ask(1, 4)
-        alone = [(await ask(1, max_tokens))[0] for _ in range(repeats)]
-        together = [await ask(TOGETHER, max_tokens) for _ in range(repeats)]
+    ask(1, WARM_TOKENS)
+    alone = [ask(1, max_tokens)[0] for _ in range(repeats)]
+    together = [ask(TOGETHER, max_tokens) for _ in range(repeats)]
     return summarise(engine, alone, together)
 
 
@@ -124,9 +91,9 @@ def measure_server(
     command: Sequence[str], ready: re.Pattern[str], *, engine: str, repeats: int, max_tokens: int, progress: Progress
 ) -> Figures:
     """Start, measure and end a server."""
-    with Watch() as watch, start_server(command, ready, timeout_s=900) as (url, start_s):
-        figures = asyncio.run(measure(url, engine=engine, repeats=repeats, max_tokens=max_tokens, progress=progress))
-    values = {"start_s": start_s, "peak_memory_bytes": watch.peak_memory_bytes, "others": watch.others}
+    with Watch() as watch, serve(command, ready) as session:
+        figures = measure(session, engine=engine, repeats=repeats, max_tokens=max_tokens, progress=progress)
+    values = {"start_s": session.start_s, "peak_memory_bytes": watch.peak_memory_bytes, "others": watch.others}
     return Figures(**{**asdict(figures), **values})
 
 
@@ -148,7 +115,8 @@ def main() -> None:
     wanted = {"engine": f"evs ({options.evs})", "repeats": options.repeats, "max_tokens": options.max_tokens}
     with Progress(transient=True) as progress:
         if options.url:
-            figures = asyncio.run(measure(options.url, **wanted, progress=progress, first_seed=int(time.time())))
+            with visit(options.url) as session:
+                figures = measure(session, **wanted, progress=progress, first_seed=int(time.time()))
         else:
             figures = measure_server(evs_command(options.folder, options.evs), READY, **wanted, progress=progress)
     show(figures)

@@ -4,24 +4,26 @@ asking them; what is asked, and what it means, is for others."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import re
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO, Any, Protocol
 
 import httpx
 
-from bench.checkpoint import QUESTION
+from bench.checkpoint import QUESTION, fresh_clips
 from bench.client import Timing, make_body, time_together
-from bench.serve import start_server
 
 TIMEOUT_S = 1800.0
+WARM_TOKENS = 4
 
 
 class Session(Protocol):
@@ -52,6 +54,29 @@ class ServerSession:
             model = (await client.get("/v1/models")).raise_for_status().json()["data"][0]["id"]
             bodies = [make_body(model, clip=clip, question=QUESTION, max_tokens=max_tokens) for clip in clips]
             return await time_together(client, bodies)
+
+
+@contextmanager
+def start_server(command: Sequence[str], ready: re.Pattern[str], *, timeout_s: float) -> Iterator[tuple[str, float]]:
+    """Run a server until the block ends; gives its address and the seconds until its log matched `ready`."""
+    started = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            while not (match := ready.search(_text(log))):
+                if process.poll() is not None or time.monotonic() - started > timeout_s:
+                    raise RuntimeError(f"{command[0]} did not start:\n{_text(log)[-4000:]}")
+                time.sleep(0.05)
+            yield match[1].rstrip("/"), time.monotonic() - started
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _text(log: Any) -> str:
+    log.seek(0)
+    text: str = log.read()
+    return text
 
 
 @contextmanager
@@ -95,3 +120,9 @@ def run_transformers(folder: Path) -> Iterator[Session]:
     finally:
         process.terminate()
         process.wait(60)
+
+
+def ask_fresh(session: Session, seeds: Iterator[int], count: int, max_tokens: int) -> tuple[Timing, ...]:
+    """`count` questions at once, each about a clip that was never seen before."""
+    with fresh_clips(list(itertools.islice(seeds, count))) as clips:
+        return tuple(session.ask(clips, max_tokens))

@@ -32,7 +32,8 @@ from PIL import Image
 
 from bench.checkpoint import fresh_clips
 from bench.machine import PAGE_BYTES, describe_machine, read_processes, tree_of
-from bench.serve import READY, start_server
+from bench.serve import READY
+from bench.sessions import start_server
 
 CHAT = "/v1/chat/completions"
 AT_ONCE, WAITING = 4, 8  # answers at once and requests that may wait

@@ -18,7 +18,8 @@ from bench.checkpoint import FRAMES, QUESTION, SIZE, TEXT, VISION, fresh_clips, 
 from bench.client import Timing, joint_step_s, make_body, time_together
 from bench.compare import Round, paired_ratios, ratios
 from bench.machine import Watch, describe_machine, read_processes, resident_bytes, tree_of
-from bench.serve import Figures, start_server
+from bench.serve import Figures
+from bench.sessions import start_server
 from bench.soak import Load, Tally, Verdict, send
 from runner.requests import ChatMessage, InlineBytes, MediaPart, TextPart
 from tests.harness import local_engine
