@@ -48,7 +48,7 @@ class EarlyServer:
 
 def start_early(preload: tuple[str, ...]) -> None:
     """Import what decoding children need and fork their server off. To be called while this process has one thread,
-    and before it has read anything that is no decoder's business: the server has all our memory."""
+    and before it has read anything secret but its environment: the server has all our memory."""
     for name in forkserver.PRELOAD:
         importlib.import_module(name)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
