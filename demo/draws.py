@@ -1,0 +1,107 @@
+"""Owns what one training step reads: a curriculum's draw of clips of one size, with questions and labels, all from a
+seed and a step's number. Knows nothing of tokens or models.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from demo.labels import CellLabels, label_cells
+from demo.mp4 import Frames, decode_mp4, encode_mp4
+from demo.questions import DESCRIBE_IMAGE, Question, ask_all, ask_description
+from demo.render import draw_filming, render_scene
+from demo.scenes import Scene
+from demo.stage import LEVELS, Level, make_scene
+
+SIZES = ((128, 128), (128, 128), (128, 160), (160, 128), (96, 160))
+LENGTHS = (8, 8, 10, 12, 16, 20)
+QUESTIONS = 7
+CODEC_SHARE = 0.4
+CLIPS_FOR_ONE: dict[Level, float] = {"still": 2.0, "motion": 1.5, "simple": 1.0, "all": 1.0}
+"""Short clips come in larger batches."""
+URGENCY = {"when": 2.5, "disappears": 4.0, "appears": 2.0, "order": 2.5, "passes": 2.5, "becomes": 1.5, "changes": 1.5}
+"""How much likelier a kind is asked about than the rest: rare kinds and those that are learnt late."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sample:
+    """One clip. frames: (T, H, W, 3) uint8. questions: the description last. is_image: a
+    picture rather than a clip, in one slot."""
+
+    scene: Scene
+    frames: Frames
+    questions: tuple[Question, ...]
+    labels: CellLabels
+    is_image: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """A share of training and its mix of LEVELS."""
+
+    share: float
+    mix: tuple[float, float, float, float]
+
+
+Curriculum = tuple[Stage, ...]
+FROM_NOTHING: Curriculum = (
+    Stage(share=0.12, mix=(1.0, 0.0, 0.0, 0.0)),
+    Stage(share=0.18, mix=(0.35, 0.65, 0.0, 0.0)),
+    Stage(share=0.25, mix=(0.1, 0.2, 0.7, 0.0)),
+    Stage(share=0.45, mix=(0.03, 0.05, 0.17, 0.75)),
+)
+"""Stills, one motion, the simple mix, everything. Without it a model stays with the language's own statistics."""
+ONWARD: Curriculum = (Stage(share=1.0, mix=(0.02, 0.03, 0.15, 0.8)),)
+"""For a model that knows the simple mix."""
+
+
+def draw_level(rng: random.Random, curriculum: Curriculum, progress: float) -> Level:
+    """The level of a step when this share of training is over."""
+    reached = 0.0
+    stage = curriculum[-1]
+    for candidate in curriculum:
+        reached += candidate.share
+        if progress < reached:
+            stage = candidate
+            break
+    return rng.choices(LEVELS, weights=stage.mix)[0]
+
+
+def draw_samples(rng: random.Random, level: Level, clips: int) -> list[Sample]:
+    """Clips of one size and length; `clips` of the hardest levels, more of the easy ones."""
+    if level == "still":
+        frames, size = 2, rng.choice(((96, 96), (128, 128), (128, 160)))
+    elif level == "motion":
+        frames, size = rng.choice((4, 8)), rng.choice(((96, 96), (128, 128)))
+    else:
+        frames, size = rng.choice(LENGTHS), rng.choice(SIZES)
+    is_coded = rng.random() < CODEC_SHARE
+    is_image = level == "still" and rng.random() < 0.5
+    count = int(clips * CLIPS_FOR_ONE[level])
+    return [draw_sample(rng, level, frames, size, is_coded=is_coded, is_image=is_image) for _ in range(count)]
+
+
+def draw_sample(
+    rng: random.Random, level: Level, frames: int, size: tuple[int, int], *, is_coded: bool, is_image: bool = False
+) -> Sample:
+    scene = make_scene(rng, level, frames=frames, height=size[0], width=size[1])
+    pixels = render_scene(rng, scene, draw_filming(rng))
+    if is_coded:
+        pixels = decode_mp4(encode_mp4(pixels, crf=rng.choice((18, 23, 23, 26)), preset="ultrafast"))
+    if is_image:
+        pixels = np.repeat(pixels[:1], frames, axis=0)
+    asked = ask_all(rng, scene)
+    asked.sort(key=lambda question: -(rng.random() ** (1 / URGENCY.get(question.kind, 1.0))))
+    last = ask_description(rng, scene)
+    if is_image and rng.random() < 0.6:
+        last = Question(kind="describe", text=DESCRIBE_IMAGE, answer=last.answer)
+    return Sample(
+        scene=scene,
+        frames=pixels,
+        questions=(*asked[: QUESTIONS - 1], last),
+        labels=label_cells(scene),
+        is_image=is_image,
+    )

@@ -1,0 +1,112 @@
+"""Owns what each cell of a clip shows, as targets for training the tower: they are dropped with the heads that learn
+them. Knows nothing of models.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageDraw
+
+from demo.scenes import DIRECTIONS, FRAMES_PER_SLOT, Scene, Thing
+from demo.shapes import COLORS, SHAPES, draw_shape
+
+CELL = 32
+POINTS = 8
+UNCLEAR = -100
+NO_COLOR, NO_SHAPE, NO_EVENT = len(COLORS), len(SHAPES), 0
+EVENTS = ("nothing", "still", *DIRECTIONS, "appear", "disappear", "turn")
+CLEAR_SHARE, FAINT_SHARE = 0.2, 0.02
+"""A cell shows a thing that covers more than a fifth of what the thing covers at all; what covers less than a fiftieth
+does not count, and between the two no target is given."""
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CellLabels:
+    """color (T, P): 0-7, 8 for none. shape (T, P): 0-3, 4 for none. event (T, P): a place in EVENTS; slot 0 has none to
+    see. third (T, P): of the picture, 0-8 in reading order, where the thing's centre lies. outline (T, P, 64) uint8:
+    8 x 8 points, 255 where a thing covers the ground. UNCLEAR where there is no answer.
+
+    Worked example: one cell of a 64 x 64 picture with a still red circle of radius 12 around (16, 16): cell 0 has
+    color 0, shape 0, event 1 from slot 1 on, third 0; the other cells color 8, shape 4, event 0, third UNCLEAR.
+    """
+
+    color: Ints
+    shape: Ints
+    event: Ints
+    third: Ints
+    outline: npt.NDArray[np.uint8]
+
+
+def label_cells(scene: Scene) -> CellLabels:
+    """The labels of a scene, halfway through each slot."""
+    painted = [_paint(scene, slot) for slot in range(scene.slots)]
+    ids = _cut(np.stack(painted), CELL)  # (T, P, 32 * 32)
+    shape = ids.shape[:2]
+    color, form = np.full(shape, NO_COLOR), np.full(shape, NO_SHAPE)
+    event, third, most = np.full(shape, NO_EVENT), np.full(shape, UNCLEAR), np.zeros(shape)
+    event[0] = UNCLEAR
+    for number, thing in enumerate(scene.things, start=1):
+        share = (ids == number).sum(-1) / _area(thing)
+        clear, faint = (share > CLEAR_SHARE) & (share > most), (share > FAINT_SHARE) & (most <= CLEAR_SHARE)
+        for slot in range(scene.slots):
+            here = clear[slot]
+            for target in (color, form, event):
+                target[slot][faint[slot] & ~here] = UNCLEAR
+            color[slot][here] = list(COLORS).index(thing.color_in(slot))
+            form[slot][here] = SHAPES.index(thing.shape)
+            third[slot][here] = _third(thing, scene, slot)
+            if slot:
+                event[slot][here] = _event_of(thing, slot)
+        most = np.maximum(most, share)
+        if thing.act == "disappear":
+            event[thing.slot][clear[thing.slot - 1]] = EVENTS.index("disappear")
+    outline = _cut(np.stack([_shrink(picture) for picture in painted]), POINTS)
+    return CellLabels(color=color, shape=form, event=event, third=third, outline=outline)
+
+
+def _progress(scene: Scene, slot: int) -> float:
+    return (FRAMES_PER_SLOT * slot + (FRAMES_PER_SLOT - 1) / 2) / (scene.frames - 1)
+
+
+def _paint(scene: Scene, slot: int) -> npt.NDArray[np.uint8]:
+    """(H, W): the number of the thing on top, counted from 1; 0 for the ground."""
+    picture = Image.new("L", (scene.width, scene.height))
+    draw = ImageDraw.Draw(picture)
+    for number, thing in enumerate(scene.things, start=1):
+        if thing.is_seen(slot):
+            draw_shape(draw, thing.shape, thing.place(_progress(scene, slot)), thing.radius, number)
+    return np.asarray(picture)
+
+
+def _shrink(picture: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    """(H / 4, W / 4): how much of each 4 x 4 block is covered, 0..255."""
+    return np.asarray(Image.fromarray(np.where(picture > 0, 255, 0).astype(np.uint8)).reduce(CELL // POINTS))
+
+
+def _cut(pictures: npt.NDArray[np.uint8], side: int) -> npt.NDArray[np.uint8]:
+    """(T, H, W) to (T, P, side * side)."""
+    slots, height, width = pictures.shape
+    tiles = pictures.reshape(slots, height // side, side, width // side, side).swapaxes(2, 3)
+    return tiles.reshape(slots, -1, side * side)
+
+
+def _area(thing: Thing) -> float:
+    """Square pixels, nearly."""
+    return thing.radius**2 * {"circle": 3.14, "square": 3.1, "triangle": 1.85, "star": 1.45}[thing.shape]
+
+
+def _third(thing: Thing, scene: Scene, slot: int) -> int:
+    x, y = thing.place(_progress(scene, slot))
+    column, row = np.digitize([x / scene.width, y / scene.height], [1 / 3, 2 / 3])
+    return int(row * 3 + column)
+
+
+def _event_of(thing: Thing, slot: int) -> int:
+    if thing.act == "move":
+        return EVENTS.index(thing.direction)
+    happens = thing.act in ("appear", "turn") and slot == thing.slot
+    return EVENTS.index(thing.act if happens else "still")

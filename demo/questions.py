@@ -1,0 +1,166 @@
+"""Owns the words about a scene: questions with exact answers by kind, descriptions, search phrases. Knows no pixels.
+
+A description has a fixed order: who moves, then timed events by time, then what stays, by name.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from demo.scenes import Scene, Thing, slot_time
+from demo.shapes import COLORS, SHAPES
+
+NUMBERS = ("zero", "one", "two", "three")
+DESCRIBE = (
+    "Describe the video.",
+    "Describe the video.",
+    "What happens?",
+    "What happens in the video?",
+    "What is happening in this video?",
+    "What do you see?",
+    "Describe what you see.",
+)
+DESCRIBE_IMAGE = "Describe the image."
+FIRST_KINDS = (
+    "moves", "count", "direction", "color", "shape", "exists", "appears", "disappears", "does", "where", "when",
+    "describe",
+)  # fmt: skip
+"""The prototype's kinds of question."""
+KINDS = (*FIRST_KINDS, "changes", "becomes", "passes", "order")
+CLEAR = 0.035
+"""A place is asked for only when it lies this share of the picture away from the border between two answers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question, its only right answer, and its kind (one of KINDS)."""
+
+    kind: str
+    text: str
+    answer: str
+
+
+def ask_all(rng: random.Random, scene: Scene) -> list[Question]:
+    """Every question that has one answer in this scene, but the description."""
+    return [*_ask_motion(scene), *_ask_events(scene), *_ask_things(scene), *_ask_existence(rng, scene)]
+
+
+def ask_description(rng: random.Random, scene: Scene) -> Question:
+    return Question(kind="describe", text=rng.choice(DESCRIBE), answer=describe(scene))
+
+
+def describe(scene: Scene) -> str:
+    """Worked example: "A red star moves up behind a blue circle. A black square turns white at 3.2 seconds." and then
+    "A blue circle stays still." """
+    still = sorted((thing for thing in scene.things if thing.act == "still"), key=lambda thing: thing.name)
+    movers = [thing for thing in scene.things if thing.act == "move"]
+    return " ".join(f"{_capital(say(thing, scene))}." for thing in (*movers, *scene.events, *still))
+
+
+def say(thing: Thing, scene: Scene) -> str:
+    """What the thing does: "a red star moves up behind a blue circle", "a black square turns white at 3.2 seconds"."""
+    when = f" at {slot_time(thing.slot)} seconds"
+    match thing.act:
+        case "move":
+            past = f" {scene.passing[0]} {a(scene.passing[1].name)}" if scene.passing else ""
+            return f"{a(thing.name)} moves {thing.direction}{past}"
+        case "still":
+            return f"{a(thing.name)} stays still"
+        case _:
+            return happen(thing) + when
+
+
+def happen(thing: Thing) -> str:
+    """A timed event without its time: "a black square turns white"."""
+    act = f"turns {thing.becomes}" if thing.act == "turn" else f"{thing.act}s"
+    return f"{a(thing.name)} {act}"
+
+
+def search_phrase(thing: Thing, scene: Scene) -> str:
+    """One thing as a query, without times."""
+    return say(thing, scene).rsplit(" at ", 1)[0]
+
+
+def a(name: str) -> str:
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _capital(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def place_name(point: tuple[float, float], scene: Scene) -> str:
+    """The third of the picture, for example "top left", "middle center"."""
+    x, y = point[0] / scene.width, point[1] / scene.height
+    row = "top" if y < 1 / 3 else "bottom" if y > 2 / 3 else "middle"
+    return f"{row} {'left' if x < 1 / 3 else 'right' if x > 2 / 3 else 'center'}"
+
+
+def _ask_motion(scene: Scene) -> Iterator[Question]:
+    mover = scene.mover
+    yield Question(kind="moves", text="Does anything move?", answer="yes." if mover else "no.")
+    if mover is None:
+        return
+    yield Question(kind="color", text="What color is the moving object?", answer=f"{mover.color}.")
+    yield Question(kind="shape", text="What shape is moving?", answer=f"{mover.shape}.")
+    alone = sum(thing.shape == mover.shape for thing in scene.things) == 1
+    who = mover.shape if alone else mover.name
+    yield Question(kind="direction", text=f"Which way does the {who} move?", answer=f"{mover.direction}.")
+    yield Question(kind="direction", text="Which way does the moving object go?", answer=f"{mover.direction}.")
+    if scene.passing is not None:
+        side, other = scene.passing
+        yield Question(kind="passes", text="What does the moving object pass?", answer=f"{a(other.name)}.")
+        text = f"Does the {mover.name} pass behind or in front of the {other.name}?"
+        yield Question(kind="passes", text=text, answer=f"{side}.")
+
+
+def _ask_events(scene: Scene) -> Iterator[Question]:
+    events = scene.events
+    acts = [thing.act for thing in events]
+    for thing in events:
+        verb = f"turn {thing.becomes}" if thing.act == "turn" else thing.act
+        time = f"at {slot_time(thing.slot)} seconds."
+        yield Question(kind="when", text=f"When does the {thing.name} {verb}?", answer=time)
+        if thing.act == "turn":
+            text = f"What color does the {thing.name} become?"
+            yield Question(kind="becomes", text=text, answer=f"{thing.becomes}.")
+        if acts.count(thing.act) > 1:
+            continue
+        if thing.act == "turn":
+            yield Question(kind="changes", text="What changes color?", answer=f"{a(thing.name)}.")
+        else:
+            yield Question(kind=f"{thing.act}s", text=f"What {thing.act}s?", answer=f"{a(thing.name)}.")
+    if len(events) > 1:
+        yield Question(kind="order", text="What happens first?", answer=f"{happen(events[0])}.")
+        yield Question(kind="order", text="What happens last?", answer=f"{happen(events[-1])}.")
+
+
+def _ask_things(scene: Scene) -> Iterator[Question]:
+    yield Question(kind="count", text="How many objects are there?", answer=f"{NUMBERS[len(scene.things)]}.")
+    shapes = [thing.shape for thing in scene.things]
+    colors = [color for thing in scene.things for color, _ in thing.looks]
+    for thing in scene.things:
+        x, y = thing.end[0] / scene.width, thing.end[1] / scene.height
+        if thing.act != "disappear" and min(abs(v - edge) for v in (x, y) for edge in (1 / 3, 2 / 3)) > CLEAR:
+            text = f"Where is the {thing.name} at the end?"
+            yield Question(kind="where", text=text, answer=f"{place_name(thing.end, scene)}.")
+        does = {"move": f"moves {thing.direction}", "still": "stays still", "turn": f"turns {thing.becomes}"}
+        text = f"What does the {thing.name} do?"
+        yield Question(kind="does", text=text, answer=f"it {does.get(thing.act, f'{thing.act}s')}.")
+        if shapes.count(thing.shape) == 1 and thing.act != "turn":
+            yield Question(kind="color", text=f"What color is the {thing.shape}?", answer=f"{thing.color}.")
+        if colors.count(thing.color) == 1:
+            yield Question(kind="shape", text=f"What shape is the {thing.color} object?", answer=f"{thing.shape}.")
+
+
+def _ask_existence(rng: random.Random, scene: Scene) -> Iterator[Question]:
+    """One thing that is there, and one that never is: half the time of the same colour or shape as the first."""
+    thing = rng.choice(scene.things)
+    yield Question(kind="exists", text=f"Is there {a(thing.name)}?", answer="yes.")
+    seen = {look for other in scene.things for look in other.looks}
+    absent = [(color, shape) for color in COLORS for shape in SHAPES if (color, shape) not in seen]
+    near = [look for look in absent if (look[0] == thing.color) != (look[1] == thing.shape)]
+    color, shape = rng.choice(near if rng.random() < 0.5 else absent)
+    yield Question(kind="exists", text=f"Is there {a(f'{color} {shape}')}?", answer="no.")
