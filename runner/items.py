@@ -35,10 +35,18 @@ class Decoded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Link:
+    """That an item is one slot of a stream, encoded by `reuse`: its dropped places show what `before` and those before
+    it left there, and it leaves a whole picture to the next. before None: it keeps everything and needs nobody."""
+
+    before: MediaItem | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MediaItem:
     """selection: the cells that will be read; policy: what chose them. encoder: the policy's mode, or "full" where that
     saves little; entering: which patches it encodes. encoding_key: equal for two items exactly when their encoder
-    outputs are."""
+    outputs are. link: None for a clip or an image by itself."""
 
     decoded: Decoded
     selection: Selection
@@ -46,21 +54,31 @@ class MediaItem:
     encoder: Encoder
     entering: EnteringPatches
     encoding_key: str
+    link: Link | None = None
 
     @classmethod
-    def of(cls, decoded: Decoded, selection: Selection, policy: EvsPolicy) -> MediaItem:
+    def of(cls, decoded: Decoded, selection: Selection, policy: EvsPolicy, link: Link | None = None) -> MediaItem:
+        """Raises ValueError for a Selection of another shape, and for a link of several slots or to nothing."""
         expected = (decoded.grid.slots, decoded.grid.cells_per_slot)
         if selection.keep.shape != expected:
             raise ValueError(f"a Selection of {selection.keep.shape} does not fit a grid of {expected}")
-        encoder = settle_encoder(policy.encoder, selection)
+        if link is not None and (len(selection.keep) > 1 or (link.before is None and not selection.keep.all())):
+            raise ValueError("a link is one slot, and one that drops cells needs a slot before it")
+        encoder = settle_encoder(policy.encoder, selection) if link is None else policy.encoder
         return cls(
             decoded=decoded,
             selection=selection,
             policy=policy,
             encoder=encoder,
             entering=entering_patches(decoded.grid, selection, encoder),
-            encoding_key=encoding_key(decoded, selection, encoder),
+            encoding_key=encoding_key(decoded, selection, encoder, link),
+            link=link,
         )
+
+    @property
+    def before(self) -> MediaItem | None:
+        """The item whose keys and values this one reads."""
+        return None if self.link is None else self.link.before
 
     @property
     def kind(self) -> Literal["image", "video"]:
@@ -88,11 +106,12 @@ class MediaItem:
         return int(np.count_nonzero(self.selection.keep.any(axis=1))) * self.grid.cells_per_slot
 
 
-def encoding_key(decoded: Decoded, selection: Selection, encoder: Encoder) -> str:
+def encoding_key(decoded: Decoded, selection: Selection, encoder: Encoder, link: Link | None = None) -> str:
     """Hex digest of all that an item's encoder output depends on, each part framed by its length.
 
     Pixels with their shape, how they are cut into patches and cells, the size as shown (which decides what margins are
-    left out), which cells are kept, and how dropped ones are treated. Not times: they are in positions and text.
+    left out), which cells are kept, how dropped ones are treated, and what a link's item shows in their place. Not
+    times: they are in positions and text.
     """
     grid = decoded.grid
     geometry = (grid.temporal_patch_size, grid.patch_size, grid.merge_size, grid.pooled, grid.pictures_per_slot)
@@ -104,7 +123,9 @@ def encoding_key(decoded: Decoded, selection: Selection, encoder: Encoder) -> st
         np.packbits(selection.keep).tobytes(),
         encoder.encode(),
     )
-    return framed_digest(parts)
+    if link is None:
+        return framed_digest(parts)
+    return framed_digest((*parts, b"link", b"" if link.before is None else link.before.encoding_key.encode()))
 
 
 def framed_digest(parts: tuple[bytes, ...]) -> str:

@@ -110,13 +110,11 @@ class ModelRunner:
         encoded = self._family.encode(batches[0] if len(batches) == 1 else concatenate(batches))
         row = carry = 0
         for w, batch in zip(work, batches, strict=True):
-            entry = self._store.get(w.item)
-            assert entry is not None
             keep = w.item.selection.keep[w.slot_start : w.slot_stop].reshape(-1)
             comes_out = keep if w.item.encoder == "full" else keep[keep]
             rows = torch.from_numpy(np.flatnonzero(comes_out) + row).to(encoded.embeddings.device)
             num_carried = 0 if batch.keys is None else len(batch.keys.carry_on)
-            self._store.write(entry, _take(encoded, rows, slice(carry, carry + num_carried)), w.slot_stop)
+            self._store.write(w.item, _take(encoded, rows, slice(carry, carry + num_carried)), w.slot_stop)
             row, carry = row + len(comes_out), carry + num_carried
             self.encoded[w.item.encoder, "" if w.item.encoder == w.item.policy.encoder else "little_to_save"] += len(
                 batch.rows

@@ -25,6 +25,7 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     for cache, events in (("encoder", assembled.store.events), ("media", assembled.admission.ingest.cache.events)):
         for event in ("hits", "misses", "evictions"):
             counters[f"evs:{cache}_cache_{event}_total"] = events[event]
+    counters["evs:stream_slots_encoded_again_total"] = assembled.store.events["encoded_again"]
     for (backend, reason), count in list(assembled.admission.ingest.decodes.items()):
         quoted = reason.replace('"', "'")
         counters[f'evs:decodes_total{{backend="{backend}",reason="{quoted}"}}'] = count

@@ -31,7 +31,6 @@ DEFAULT_FPS = 2.0  # of families that sample a number of frames, whatever a clip
 MAX_WINDOW_S = 3600.0
 MAX_FPS = 60.0
 MAX_REFRESH = 64  # slots whose pixels a stream may have to keep
-STREAM_ENCODERS = ("full", "skip")  # a slot is encoded when it comes, so it cannot look at those before
 STREAM_METHODS = ("gate", "none")
 KEEP_EVERYTHING = GateRules(threshold=-1.0, refresh=1, scene_cut=0.0, floor=0, rate=None)
 
@@ -136,8 +135,6 @@ def settle_windows(wanted: WindowOptions, *, fps: float, per_slot: int, max_fram
 
 def settle_stream_policy(wanted: EvsOptions, admission: Admission) -> EvsPolicy:
     """A stream is gated or kept whole. What needs its end, or the slots to come, is refused by name."""
-    family_modes = encoders_of(admission.family)
-    encoders = tuple(mode for mode in STREAM_ENCODERS if mode in family_modes)
     method = wanted.method or (admission.evs.method if admission.evs.method in STREAM_METHODS else "none")
     if method not in STREAM_METHODS:
         raise RequestError(
@@ -148,7 +145,7 @@ def settle_stream_policy(wanted: EvsOptions, admission: Admission) -> EvsPolicy:
     settled = settle_policy(
         EvsOptions(method=method, threshold=wanted.threshold, refresh=wanted.refresh, encoder=wanted.encoder),
         admission.evs,
-        encoders=encoders,
+        encoders=encoders_of(admission.family),
     )
     if method == "none":
         return settled

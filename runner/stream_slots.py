@@ -14,7 +14,7 @@ from evs.selection import Selection
 from evs.stream import StreamGate
 from runner.cells import cell_grid
 from runner.families.base import Family
-from runner.items import Decoded, MediaItem
+from runner.items import Decoded, Link, MediaItem
 from runner.stream_options import StreamSettings
 from vision.frames import VideoFrames
 from vision.stream_cage import StreamFrame
@@ -44,7 +44,8 @@ class Slot:
 
 
 class SlotMaker:
-    """Takes the frames of one stream in order. It holds one slot's frames, and the items that own a cell."""
+    """Takes the frames of one stream in order. It holds one slot's frames, the items that own a cell, and with `reuse`
+    those since the last slot that was kept whole."""
 
     def __init__(self, family: Family, settings: StreamSettings) -> None:
         self._family, self._settings = family, settings
@@ -52,6 +53,7 @@ class SlotMaker:
         self._frames: list[StreamFrame] = []
         self._number = -1
         self._owners: list[MediaItem] = []
+        self._last: MediaItem | None = None
         self._ranks = np.zeros(0, dtype=np.int64)
 
     def add(self, frame: StreamFrame) -> list[Slot]:
@@ -82,7 +84,7 @@ class SlotMaker:
         item = None
         if keep.any():
             selection = Selection(keep=keep[None], method=self._settings.policy.method)
-            item = MediaItem.of(decoded, selection, self._settings.policy)
+            item = self._last = MediaItem.of(decoded, selection, self._settings.policy, self._link(keep))
             self._hand_over(item, keep)
         first = frames[0].record
         return Slot(
@@ -92,6 +94,12 @@ class SlotMaker:
             keep=keep, changed=gated.changed, item=item, owners=tuple(self._owners), ranks=self._ranks.copy(),
             ready_s=time.monotonic(),
         )  # fmt: skip
+
+    def _link(self, keep: np.ndarray) -> Link | None:
+        """With `reuse` dropped places show what the slots before left there."""
+        if self._settings.policy.encoder != "reuse":
+            return None
+        return Link(before=None if keep.all() else self._last)
 
     def _decode(self, frames: list[StreamFrame]) -> Decoded:
         padding = self._settings.frames_per_slot - len(frames)

@@ -17,7 +17,7 @@ from runner.requests import ChatMessage, TextPart, VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.patches import pixel_values
 from vision.sampling import SamplingPolicy
-from vision.towers.keys import borrow_keys
+from vision.towers.keys import KeyRows, borrow_keys, hand_over_keys
 from vision.towers.packed import PatchBatch, patch_places
 from vision.towers.pooling import CellTaps
 
@@ -177,8 +177,19 @@ def _entering_patches(
         widths=np.full(len(chosen), width),
         cu_seqlens=np.cumsum([0, *counts[counts > 0]]),
         taps=taps,
-        keys=borrow_keys(present, slot_start, slot_stop, places=places) if item.encoder == "reuse" else None,
+        keys=_seen_keys(item, slot_start, slot_stop, places),
     )
+
+
+def _seen_keys(
+    item: MediaItem, slot_start: int, slot_stop: int, places: tuple[np.ndarray, np.ndarray]
+) -> KeyRows | None:
+    """None where patches see their own slot's alone."""
+    if item.link is not None:
+        return hand_over_keys(item.entering.present[0], places=places)
+    if item.encoder != "reuse":
+        return None
+    return borrow_keys(item.entering.present, slot_start, slot_stop, places=places)
 
 
 def _pixels(

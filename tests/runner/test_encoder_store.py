@@ -6,7 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from evs.policy import make_policy
+from evs.selection import Selection
+from runner import encoder_store
 from runner.encoder_store import EncoderStore
+from runner.items import Link, MediaItem
 from tests.runner.test_prompt import make_item
 from vision.towers.packed import EncodedCells
 
@@ -23,9 +27,8 @@ def cells(count: int, start: float = 0.0) -> EncodedCells:
 
 
 def encode_all(store: EncoderStore, item) -> None:
-    entry = store.open(item)
-    assert entry is not None
-    store.write(entry, cells(item.selection.kept), item.grid.slots)
+    assert store.open(item) is not None
+    store.write(item, cells(item.selection.kept), item.grid.slots)
 
 
 def test_an_item_is_opened_only_when_all_of_it_fits() -> None:
@@ -69,9 +72,9 @@ def test_rows_are_written_slot_after_slot() -> None:
     store = make_store(100 * ROW_BYTES)
     entry = store.open(item)
     assert entry is not None
-    store.write(entry, cells(2), 1)
+    store.write(item, cells(2), 1)
     assert (entry.num_rows, entry.is_complete) == (2, False)
-    store.write(entry, cells(1, start=8.0), 2)
+    store.write(item, cells(1, start=8.0), 2)
     assert entry.is_complete
     assert torch.equal(entry.rows, torch.stack((cells(3).embeddings, cells(3).planes[0])))
 
@@ -81,7 +84,7 @@ def test_what_was_begun_for_nobody_is_forgotten() -> None:
     store = make_store(100 * ROW_BYTES)
     entry = store.open(item)
     assert entry is not None
-    store.write(entry, cells(2), 1)
+    store.write(item, cells(2), 1)
     store.keep_pinned(set())
     assert store.get(item) is None
 
@@ -105,4 +108,63 @@ def test_a_wrong_count_is_our_bug() -> None:
     entry = store.open(item)
     assert entry is not None
     with pytest.raises(AssertionError):
-        store.write(entry, cells(2), 1)
+        store.write(item, cells(2), 1)
+
+
+def linked(keep: list[int], before: MediaItem | None) -> MediaItem:
+    item = make_item(np.array([keep], dtype=bool))
+    selection = Selection(keep=item.selection.keep, method="gate")
+    return MediaItem.of(item.decoded, selection, make_policy("gate"), Link(before=before))
+
+
+def encode_link(store: EncoderStore, item: MediaItem) -> None:
+    """With what it leaves: 8 numbers for each of the picture's patches, 4 a cell."""
+    assert store.open(item) is not None
+    store.hand_over(item)
+    left = torch.zeros((2, item.grid.patches_per_slot, 1, 4))
+    found = cells(item.selection.kept)
+    store.write(item, EncodedCells(embeddings=found.embeddings, planes=found.planes, carry=(left,)), 1)
+    store.keep_pinned(set())
+
+
+def test_a_slot_leaves_a_picture_to_the_next_alone() -> None:
+    """What it reads of it, it is given; the one before has nothing left then, and keeps its rows."""
+    first = linked([1, 1, 1], None)
+    second = linked([1, 0, 0], first)
+    store = make_store(1 << 20)
+    encode_link(store, first)
+    assert store.first_missing(second, ()) is second
+    assert store.first_missing(second, {second.encoding_key}) is None
+    assert store.open(second) is not None
+    store.hand_over(second)
+    entry, before = store.get(second), store.get(first)
+    assert entry is not None and before is not None
+    assert entry.carry[0].shape[1] == 2 * first.grid.patches_per_slot // 3 and before.carry == ()
+    assert store.first_missing(second, ()) is first and before.is_complete
+    assert store.first_missing(second, {first.encoding_key}) is None
+
+
+def test_what_slots_leave_is_bounded() -> None:
+    """Four streams of pictures of 3 to 6 cells: the oldest goes, all rows stay; the newest is kept in any room."""
+    ends = [linked([1] * count, None) for count in (3, 4, 5, 6)]
+    cell_bytes = 4 * 8 * 4
+    for max_bytes, held in ((18 * cell_bytes, 4), (15 * cell_bytes, 3), (6 * cell_bytes - 1, 1)):
+        store = make_store(max_bytes)
+        for item in ends:
+            encode_link(store, item)
+        entries = [entry for entry in map(store.get, ends) if entry is not None]
+        assert [bool(entry.carry) for entry in entries] == [False] * (4 - held) + [True] * held
+        assert store.used_bytes == 18 * ROW_BYTES + sum(entry.carry_bytes for entry in entries)
+
+
+def test_entries_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are; the oldest go, and what is left is counted right."""
+    monkeypatch.setattr(encoder_store, "MAX_ENTRIES", 5)
+    store = make_store(1 << 20)
+    items = [linked([1] * count, None) for count in range(1, 13)]
+    for item in items:
+        encode_link(store, item)
+    assert [store.get(item) is not None for item in items] == [False] * 7 + [True] * 5
+    assert store.used_bytes == sum(e.row_bytes + e.carry_bytes for e in map(store.get, items) if e is not None)
+    store.drop_unpinned()
+    assert store.used_bytes == 0

@@ -111,6 +111,21 @@ def borrow_keys(
     )
 
 
+def hand_over_keys(present: np.ndarray, *, places: tuple[np.ndarray, np.ndarray]) -> KeyRows:
+    """What one slot of a stream sees: a whole picture, in which every place without a row is carried. The whole picture
+    is carried on, place by place.
+
+    present: (P,) bool, at least one. places: as borrow_keys takes them.
+
+    Worked example, present [1, 0, 1]: place 1 is carried, as key 0, and the rows are keys 1 and 2; keys [1, 0, 2].
+    """
+    absent = np.flatnonzero(~present)
+    index = np.where(present, np.cumsum(present) - 1 + len(absent), np.cumsum(~present) - 1)
+    return KeyRows(
+        index=index, cu_keys=np.array([0, len(present)]), rows=places[0][absent], cols=places[1][absent], carry_on=index
+    )
+
+
 def join_keys(parts: Sequence[KeyRows], num_rows: Sequence[int]) -> KeyRows:
     """The keys of batches put one behind the other: all that is carried first, then all rows.
 

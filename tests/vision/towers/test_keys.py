@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from vision.towers.keys import borrow_keys, carried_places, join_keys, own_keys, owner_slots
+from vision.towers.keys import borrow_keys, carried_places, hand_over_keys, join_keys, own_keys, owner_slots
 from vision.towers.packed import patch_places
 
 
@@ -29,6 +29,8 @@ def test_worked_examples() -> None:
     none = np.zeros(0, np.int64)
     first = borrow_keys(np.array([[1, 0], [1, 1]], bool), 1, 2, places=places(2))
     assert (first.index.tolist(), len(first.rows)) == ([0, 1], 0)
+    link = hand_over_keys(np.array([1, 0, 1], bool), places=places(3))
+    assert (link.index.tolist(), link.cols.tolist(), link.carry_on.tolist()) == ([1, 0, 2], [1], [1, 0, 2])
     parts = [
         own_keys(np.array([0, 2])).__class__(
             index=np.array(index), cu_keys=np.array([0, len(index)]), rows=np.zeros(1, np.int64),
