@@ -116,6 +116,9 @@ class Settings(BaseSettings):
     evs_rate: float | None = Field(None, ge=0, lt=1, description="share of cells that method drops; gate: at least")
     evs_threshold: float | None = Field(None, ge=0, le=1, description="gate: difference that keeps a cell, 0..1")
     evs_refresh: int | None = Field(None, ge=1, description="gate: every so many slots one is kept whole")
+    evs_encoder: Literal["full", "skip", "reuse"] | None = Field(
+        None, description="what the vision encoder computes with that method; default: the method's own"
+    )
     evs_max_rate: float = Field(0.98, ge=0, lt=1, description="highest rate a request may ask for")
     evs_max_threshold: float = Field(32 / 255, ge=0, le=1, description="highest threshold a request may ask for")
     evs_max_refresh: int = Field(1024, ge=1, description="largest refresh a request may ask for")
@@ -196,6 +199,7 @@ class Settings(BaseSettings):
                 rate=self.evs_rate,
                 threshold=self.evs_threshold,
                 refresh=self.evs_refresh,
+                encoder=self.evs_encoder,
                 max_rate=self.evs_max_rate,
                 max_threshold=self.evs_max_threshold,
                 max_refresh=self.evs_max_refresh,

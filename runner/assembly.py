@@ -14,7 +14,9 @@ from runner.capacity import Capacity, free_memory_bytes, plan_capacity
 from runner.config import EngineConfig
 from runner.encoder_store import EncoderStore
 from runner.engine import Engine
+from runner.entering import encoders_of
 from runner.errors import EngineStartError
+from runner.evs_options import check_serving
 from runner.ingest import Ingest
 from runner.loader import LoadedModel, OnProgress, load_model
 from runner.media_cache import MediaCache
@@ -59,6 +61,10 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     backend, chosen = _backend(config, capacity.kv)
     if shape.prefix != "none" and not backend.capabilities.mm_prefix:
         raise EngineStartError(f"{loaded.family.name} reads pictures both ways, which {chosen} does not compute")
+    try:
+        check_serving(config.evs, encoders_of(loaded.family))
+    except ValueError as error:
+        raise EngineStartError(str(error)) from error
     pages = PagePool(capacity.kv.num_pages)
     store = EncoderStore(
         max_bytes=capacity.encoder_cache_bytes,

@@ -31,6 +31,7 @@ class EvsServing(msgspec.Struct, frozen=True, kw_only=True):
     rate: float | None = None
     threshold: float | None = None
     refresh: int | None = None
+    encoder: Literal["full", "skip", "reuse"] | None = None
     max_rate: float = 0.98
     max_threshold: float = 32 / 255
     max_refresh: int = 1024

@@ -25,12 +25,13 @@ def settle_policy(wanted: EvsOptions, serving: EvsServing, *, encoders: tuple[En
     if unread:
         raise RequestError("invalid", f"evs.{unread[0]} means nothing with method {method!r}", param=f"evs.{unread[0]}")
     ours = serving if method == serving.method else EvsServing()
+    encoder = ours.encoder if wanted.encoder is None else wanted.encoder
     try:
         if wanted.rate is not None:
             check_rate(wanted.rate)  # a rate that is none is refused, not clamped
         return make_policy(
             method,
-            encoder=_settle_encoder(method, wanted.encoder, encoders),
+            encoder=_settle_encoder(method, encoder, encoders),
             rate=_settle(wanted.rate, ours.rate, serving.max_rate),
             threshold=_settle(wanted.threshold, ours.threshold, serving.max_threshold),
             refresh=ours.refresh if wanted.refresh is None else min(wanted.refresh, serving.max_refresh),
@@ -39,6 +40,16 @@ def settle_policy(wanted: EvsOptions, serving: EvsServing, *, encoders: tuple[En
     except ValueError as error:
         named = next((name for name in FIELDS if name in str(error)), None)
         raise RequestError("invalid", f"evs: {error}", param=f"evs.{named}" if named else "evs") from error
+
+
+def check_serving(serving: EvsServing, encoders: tuple[Encoder, ...]) -> None:
+    """Raises ValueError where the server's own encoder mode is none of its method's, or of the model's `encoders`."""
+    possible = [mode for mode in ENCODERS[serving.method] if mode in encoders]
+    if serving.encoder is not None and serving.encoder not in possible:
+        raise ValueError(
+            f"--evs-encoder {serving.encoder} is not possible with --evs {serving.method} and this model; choose from "
+            f"{possible}"
+        )
 
 
 def _settle_encoder(method: Method, wanted: Encoder | None, encoders: tuple[Encoder, ...]) -> Encoder:

@@ -106,7 +106,7 @@ def test_ask(browser: Chrome, start_server: StartServer, clip: Path) -> None:
         "900 prompt +",
         f"{len(ANSWER) + 1} answer",
         "16 frames of 16.0 s",
-        "gate: 124 of 512 cells kept (24 %), 124 encoded",
+        "gate: 124 of 512 cells kept (24 %), 124 encoded (skip)",
     ):
         assert words in usage
     bars = browser.find_elements(By.CSS_SELECTOR, ".bars button")
@@ -130,7 +130,8 @@ def test_settings_reach_the_engine(browser: Chrome, start_server: StartServer, c
     browser.get(server.url)
     browser.find_element(By.TAG_NAME, "summary").click()
     find(browser, "file").send_keys(str(clip))
-    for name, value in (("fps", "2"), ("max_frames", "4"), ("rate", "0.5"), ("method", "gate"), ("temperature", "0")):
+    for name, value in (("fps", "2"), ("max_frames", "4"), ("rate", "0.5"), ("method", "gate"), ("encoder", "skip"),
+                        ("temperature", "0")):  # fmt: skip
         find(browser, name).send_keys(value)
     shoot(browser, "settings")
     find(browser, "ask").click()
@@ -138,6 +139,7 @@ def test_settings_reach_the_engine(browser: Chrome, start_server: StartServer, c
     (request,) = engine.requests
     video = request.chat[0].parts[0].video  # type: ignore[union-attr]
     assert (video.fps, video.max_frames, request.evs.method, request.evs.rate) == (2, 4, "gate", 0.5)
+    assert request.evs.encoder == "skip"
 
 
 def test_errors_are_readable(browser: Chrome, start_server: StartServer, clip: Path) -> None:

@@ -127,12 +127,13 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
 
 
 def test_every_flag_of_evs_reaches_the_engine() -> None:
-    flags = {"evs": "uniform", "evs-rate": 0.5, "evs-threshold": 0.1, "evs-refresh": 7}
+    flags = {"evs": "uniform", "evs-rate": 0.5, "evs-threshold": 0.1, "evs-refresh": 7, "evs-encoder": "skip"}
     limits = {"evs-max-rate": 0.6, "evs-max-threshold": 0.2, "evs-max-refresh": 9}
     args = [word for flag, value in (flags | limits).items() for word in (f"--{flag}", str(value))]
     wanted = EvsServing(
-        method="uniform", rate=0.5, threshold=0.1, refresh=7, max_rate=0.6, max_threshold=0.2, max_refresh=9
-    )
+        method="uniform", rate=0.5, threshold=0.1, refresh=7, encoder="skip", max_rate=0.6, max_threshold=0.2,
+        max_refresh=9,
+    )  # fmt: skip
     assert load_settings(["m", *args]).to_engine_config().evs == wanted
 
 

@@ -8,7 +8,7 @@ from evs.policy import Encoder
 from runner.config import EvsServing
 from runner.entering import ALL_ENCODERS
 from runner.errors import RequestError
-from runner.evs_options import settle_policy
+from runner.evs_options import check_serving, settle_policy
 from runner.requests import EvsOptions
 
 GATE = EvsServing(method="gate", threshold=0.02)
@@ -51,3 +51,22 @@ def test_ceilings_clamp_and_other_methods_start_from_their_own_defaults() -> Non
     policy = settle_policy(EvsOptions(rate=0.99, threshold=0.9, refresh=5000), GATE, encoders=ALL_ENCODERS)
     assert (policy.rate, policy.threshold, policy.refresh) == (0.98, 32 / 255, 1024)
     assert settle_policy(EvsOptions(), GATE, encoders=ALL_ENCODERS).threshold == 0.02
+
+
+def test_the_servers_own_mode_is_for_its_own_method() -> None:
+    """A request for another method starts from that method's; one that names a mode gets it."""
+    serving = EvsServing(method="gate", encoder="skip")
+    wanted = (EvsOptions(), EvsOptions(encoder="reuse"), EvsOptions(method="random", rate=0.5))
+    modes = [settle_policy(options, serving, encoders=ALL_ENCODERS).encoder for options in wanted]
+    assert modes == ["skip", "reuse", "full"]
+
+
+@pytest.mark.parametrize(
+    ("method", "encoders"), [("evs", ALL_ENCODERS), ("none", ALL_ENCODERS), ("gate", ("full",))]
+)  # fmt: skip
+def test_a_server_that_could_not_do_its_own_mode_does_not_start(method: str, encoders: tuple[Encoder, ...]) -> None:
+    """Before its first request: by flag, with what can be chosen."""
+    with pytest.raises(ValueError, match=r"--evs-encoder reuse is not possible.*choose from \['full'\]"):
+        check_serving(EvsServing(method=method, encoder="reuse"), encoders)  # type: ignore[arg-type]
+    check_serving(EvsServing(method=method), encoders)  # type: ignore[arg-type]
+    check_serving(EvsServing(method="gate", encoder="reuse"), ALL_ENCODERS)
