@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from PIL import Image, ImageDraw
@@ -17,6 +18,9 @@ COLOURS = {
 SHAPES = ("circle", "square", "triangle")
 GROUND = (200, 205, 210)
 SIDE = 30
+STEP = 6  # pixels a second that a moving scene's first shape goes
+
+SceneKind = Literal["event", "static", "moving"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,12 +46,15 @@ class Scene:
         """What happens at the other time: asked for this, nobody should find event_s."""
         return self._say(1 - self.asked)
 
-    def picture(self, time_s: float) -> bytes:
-        """The scene at a time, as JPEG."""
+    def picture(self, time_s: float, kind: SceneKind = "event") -> bytes:
+        """The scene at a time, as JPEG. static: the first shape alone; moving: it goes round and round for ever."""
         image = Image.new("RGB", (SIZE[1], SIZE[0]), GROUND)
         for (colour, shape), place, begins_s in zip(*_cast(self.seed), (0.0, *self.events_s), strict=True):
-            if time_s >= begins_s:
-                _draw(ImageDraw.Draw(image), COLOURS[colour], shape, (15 + 75 * (place % 2), 15 + 60 * (place // 2)))
+            left, top = 15 + 75 * (place % 2), 15 + 60 * (place // 2)
+            if begins_s == 0 and kind == "moving":
+                left = int(left + STEP * time_s) % (SIZE[1] - SIDE)
+            if begins_s == 0 or (time_s >= begins_s and kind != "static"):
+                _draw(ImageDraw.Draw(image), COLOURS[colour], shape, (left, top))
         buffer = io.BytesIO()
         image.save(buffer, "JPEG", quality=90)
         return buffer.getvalue()
@@ -62,11 +69,6 @@ def make_scene(seed: int, *, duration_s: float) -> Scene:
     early, late = random.uniform(0.15, 0.45), random.uniform(0.55, 0.85)
     times = (float(early * duration_s), float(late * duration_s))
     return Scene(seed=seed, duration_s=duration_s, events_s=times, asked=int(random.integers(2)))
-
-
-def static_picture(seed: int) -> bytes:
-    """The first shape alone."""
-    return make_scene(seed, duration_s=1.0).picture(0.0)
 
 
 def _cast(seed: int) -> tuple[list[tuple[str, str]], list[int]]:

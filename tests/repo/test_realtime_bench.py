@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bench.realtime import Live, is_found, note_event, summarize
-from bench.scenes import make_scene, static_picture
+from bench.realtime import Live, is_found, note_event, summarize, summarize_memory
+from bench.scenes import make_scene
 
 
 def window(index: int, vector: list[float]) -> dict[str, object]:
@@ -46,7 +46,23 @@ def test_found_is_within_two_windows(best: int, found: bool) -> None:
 def test_scenes_differ_and_one_shape_appears() -> None:
     scene, other = make_scene(1, duration_s=24.0), make_scene(2, duration_s=24.0)
     before, after = scene.picture(scene.events_s[0] - 0.1), scene.picture(scene.events_s[0])
-    assert before == scene.picture(0.0) == static_picture(1) != after
+    assert before == scene.picture(0.0) == scene.picture(24.0, "static") != after
     assert other.picture(0.0) != before
     assert scene.picture(24.0) != after and scene.events_s[0] < 11 < scene.events_s[1] < 21
     assert scene.text != scene.other_text and scene.text.endswith("appears.")
+
+
+def test_a_moving_scene_moves_and_shows_the_same_events() -> None:
+    scene = make_scene(1, duration_s=24.0)
+    pictures = [scene.picture(second, "moving") for second in (0.0, 1.0, 23.0)]
+    assert len(set(pictures)) == 3 and pictures[0] == scene.picture(0.0)
+
+
+def test_growth_is_that_of_the_second_half() -> None:
+    """What fills up at first is no growth; a leak is, in MiB a minute."""
+    filled = [(float(second), (100 + min(second, 60)) << 20) for second in range(0, 240, 5)]
+    leaking = [(second, size + int(second * 2**20 / 30)) for second, size in filled]
+    assert abs(summarize_memory(filled)["memory_mib_per_min"]) < 1e-6
+    assert summarize_memory(leaking)["memory_mib_per_min"] == pytest.approx(2.0, abs=0.01)
+    shown = summarize_memory(filled)["memory_mib"]
+    assert (shown[0], shown[-1], len(shown)) == (100, 160, 12)
