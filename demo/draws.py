@@ -18,7 +18,7 @@ from demo.stage import LEVELS, Level, make_scene
 
 SIZES = ((128, 128), (128, 128), (128, 160), (160, 128), (96, 160))
 LENGTHS = (8, 8, 10, 12, 16, 20)
-QUESTIONS = 7
+QUESTIONS = 10
 CODEC_SHARE = 0.4
 CLIPS_FOR_ONE: dict[Level, float] = {"still": 2.0, "motion": 1.5, "simple": 1.0, "all": 1.0}
 """Short clips come in larger batches."""

@@ -27,8 +27,10 @@ Ints = npt.NDArray[np.int64]
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CellLabels:
     """color (T, P): 0-7, 8 for none. shape (T, P): 0-3, 4 for none. event (T, P): a place in EVENTS; slot 0 has none to
-    see. third (T, P): of the picture, 0-8 in reading order, where the thing's centre lies. outline (T, P, 64) uint8:
-    8 x 8 points, 255 where a thing covers the ground. UNCLEAR where there is no answer.
+    see. named_color, named_shape (T, P): the look by which the thing is called, which a turn does not change, also
+    where it has just disappeared. slot (T, P): T's own number wherever those are given. third (T, P): of the picture,
+    0-8 in reading order, where the thing's centre lies. outline (T, P, 64) uint8: 8 x 8 points, 255 where a thing
+    covers the ground. UNCLEAR where there is no answer.
 
     Worked example: one cell of a 64 x 64 picture with a still red circle of radius 12 around (16, 16): cell 0 has
     color 0, shape 0, event 1 from slot 1 on, third 0; the other cells color 8, shape 4, event 0, third UNCLEAR.
@@ -37,6 +39,9 @@ class CellLabels:
     color: Ints
     shape: Ints
     event: Ints
+    named_color: Ints
+    named_shape: Ints
+    slot: Ints
     third: Ints
     outline: npt.NDArray[np.uint8]
 
@@ -48,6 +53,7 @@ def label_cells(scene: Scene) -> CellLabels:
     shape = ids.shape[:2]
     color, form = np.full(shape, NO_COLOR), np.full(shape, NO_SHAPE)
     event, third, most = np.full(shape, NO_EVENT), np.full(shape, UNCLEAR), np.zeros(shape)
+    named = np.full(shape, 0)  # 0 for the ground, a thing's number where it is, or was the slot before
     event[0] = UNCLEAR
     for number, thing in enumerate(scene.things, start=1):
         share = (ids == number).sum(-1) / _area(thing)
@@ -56,6 +62,8 @@ def label_cells(scene: Scene) -> CellLabels:
             here = clear[slot]
             for target in (color, form, event):
                 target[slot][faint[slot] & ~here] = UNCLEAR
+            named[slot][faint[slot] & ~here] = UNCLEAR
+            named[slot][here] = number
             color[slot][here] = list(COLORS).index(thing.color_in(slot))
             form[slot][here] = SHAPES.index(thing.shape)
             third[slot][here] = _third(thing, scene, slot)
@@ -64,8 +72,24 @@ def label_cells(scene: Scene) -> CellLabels:
         most = np.maximum(most, share)
         if thing.act == "disappear":
             event[thing.slot][clear[thing.slot - 1]] = EVENTS.index("disappear")
+            named[thing.slot][clear[thing.slot - 1]] = number
     outline = _cut(np.stack([_shrink(picture) for picture in painted]), POINTS)
-    return CellLabels(color=color, shape=form, event=event, third=third, outline=outline)
+    return CellLabels(
+        color=color,
+        shape=form,
+        event=event,
+        named_color=_look_up(named, [list(COLORS).index(thing.color) for thing in scene.things], NO_COLOR),
+        named_shape=_look_up(named, [SHAPES.index(thing.shape) for thing in scene.things], NO_SHAPE),
+        slot=np.where(named > 0, np.arange(scene.slots)[:, None], UNCLEAR),
+        third=third,
+        outline=outline,
+    )
+
+
+def _look_up(named: Ints, values: list[int], none: int) -> Ints:
+    """Each thing's value where its number stands, `none` on the ground."""
+    found: Ints = np.where(named >= 0, np.array([none, *values])[np.maximum(named, 0)], UNCLEAR)
+    return found
 
 
 def _progress(scene: Scene, slot: int) -> float:

@@ -92,11 +92,11 @@ class Learner:
         with torch.autocast("cpu", torch.bfloat16):
             batch = prepare_batch(rng, self.tower, self.words, samples)
             states = self.reader.read(batch.prompts, batch.read_rows())
-            answers, right = answer_loss(self.reader, states, batch.prompts.labels)
+            answers, right = answer_loss(self.reader, states.last, batch.prompts.labels)
             search = None
             if self.step % 2 == 0:
-                search = search_loss(rng, self.reader, self.words, samples, states, batch.prompts)
-        cells = cell_loss(self.heads, batch, states[batch.prompts.cells])
+                search = search_loss(rng, self.reader, self.words, samples, states.last, batch.prompts)
+        cells = cell_loss(self.heads, batch, states.cells)
         loss = answers + CELLS_WEIGHT * cells + (SEARCH_WEIGHT * search if search is not None else 0.0)
         self._learn(loss)
         self.step, self.clips = self.step + 1, self.clips + len(samples)

@@ -24,12 +24,13 @@ from demo.tokens import Words
 TEMPERATURE = 0.07
 NOTHING_WEIGHT = 0.15
 ROWS_BUCKET = 512
+MAX_SLOTS = 16
 WIDTH = 256
 
 
 class CellHeads(nn.Module):
-    """Linear readings of a cell, used in training only: from its embedding colour, shape, outline and third, from the
-    decoder's state its event."""
+    """Linear readings of a cell, used in training only: from its embedding colour, shape, outline and third; from the
+    decoder's state its event, its slot, and the name of what does it, all that an answer needs in one place."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,6 +39,9 @@ class CellHeads(nn.Module):
         self.third = nn.Linear(WIDTH, 9)
         self.outline = nn.Linear(WIDTH, POINTS * POINTS)
         self.event = nn.Linear(WIDTH, len(EVENTS))
+        self.named_color = nn.Linear(WIDTH, NO_COLOR + 1)
+        self.named_shape = nn.Linear(WIDTH, NO_SHAPE + 1)
+        self.slot = nn.Linear(WIDTH, MAX_SLOTS)
 
 
 def answer_loss(reader: Reader, states: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -67,8 +71,12 @@ def cell_loss(heads: CellHeads, batch: Batch, seen: torch.Tensor) -> torch.Tenso
     shape = _weighted(heads.shape(cells), target("shape", rows), NO_SHAPE)
     third = _plain(heads.third(cells), target("third", rows))
     outline = F.binary_cross_entropy_with_logits(heads.outline(cells), target("outline", rows).float() / 255)
-    event = _weighted(heads.event(seen.float()), target("event", read), NO_EVENT)
-    return color + 2 * shape + 4 * outline + third + event
+    seen = F.layer_norm(seen.float(), (WIDTH,))
+    event = _weighted(heads.event(seen), target("event", read), NO_EVENT)
+    named = _weighted(heads.named_color(seen), target("named_color", read), NO_COLOR)
+    named = named + _weighted(heads.named_shape(seen), target("named_shape", read), NO_SHAPE)
+    slot = _plain(heads.slot(seen), target("slot", read))
+    return color + 2 * shape + 4 * outline + third + event + named + slot
 
 
 def _weighted(logits: torch.Tensor, target: torch.Tensor, nothing: int) -> torch.Tensor:

@@ -21,6 +21,7 @@ from demo.tokens import VOCABULARY, Words
 
 PATCH, MERGE, TEMPORAL = 16, 2, 2
 PATCHES_OF_CELL = MERGE * MERGE
+MIDDLE = 3
 
 
 def make_config(words: Words) -> Qwen3VLConfig:
@@ -171,14 +172,28 @@ class Tower:
         return attended
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class States:
+    """last (B, L, D): after the final norm. cells (N, D): of the cells' rows after layer MIDDLE, which the layers
+    behind it still read."""
+
+    last: torch.Tensor
+    cells: torch.Tensor
+
+
 class Reader:
     """The decoder: hidden states and logits."""
 
     def __init__(self, model: Qwen3VLForConditionalGeneration) -> None:
         self.decoder = model.model.language_model
+        self._middle = torch.empty(0)
+        self.decoder.layers[MIDDLE].register_forward_hook(self._note)
 
-    def read(self, prompts: Prompts, clip: Encoded) -> torch.Tensor:
-        """(B, L, D); the clip's rows are those of the prompts' cells, in order."""
+    def _note(self, _module: Any, _args: Any, output: torch.Tensor) -> None:
+        self._middle = output
+
+    def read(self, prompts: Prompts, clip: Encoded) -> States:
+        """The clip's rows are those of the prompts' cells, in order."""
         embeddings = self.decoder.embed_tokens(prompts.ids)
         cells = prompts.cells[..., None].expand_as(embeddings)
         embeddings = embeddings.masked_scatter(cells, clip.cells.to(embeddings.dtype))
@@ -190,7 +205,8 @@ class Reader:
             deepstack_visual_embeds=list(clip.planes),
             use_cache=False,
         ).last_hidden_state
-        return states
+        middle, self._middle = self._middle, torch.empty(0)
+        return States(last=states, cells=middle[prompts.cells])
 
     def read_texts(self, words: Words, texts: list[str]) -> torch.Tensor:
         """(B, D) unit vectors of texts: the last state of each as a chat's only turn."""

@@ -33,7 +33,7 @@ def score_quickly(tower: Tower, reader: Reader, words: Words, *, clips: int) -> 
             with torch.autocast("cpu", torch.bfloat16):
                 batch = prune_and_encode(random.Random(0), tower, words, samples, regime, uses_reuse=regime == "gate")
                 states = reader.read(batch.prompts, batch.read_rows())
-            for kind, is_right in _mark(batch, reader.score(states).argmax(-1)):
+            for kind, is_right in _mark(batch, reader.score(states.last).argmax(-1)):
                 right, asked = counts[kind]
                 counts[kind] = right + is_right, asked + 1
         yield regime, dict(counts)

@@ -28,16 +28,16 @@ VOCABULARY = 704
 CORPUS_SCENES = 3000
 
 
-def make_corpus(seed: int) -> Iterator[str]:
+def make_corpus(seed: int, scenes: int = CORPUS_SCENES) -> Iterator[str]:
     """Questions and answers of random scenes, with times."""
     rng = random.Random(seed)
-    for _ in range(CORPUS_SCENES):
+    for _ in range(scenes):
         scene = make_scene(rng, "all", frames=16, height=128, width=128)
         for question in (*ask_all(rng, scene), ask_description(rng, scene)):
             yield f"user\n<{rng.uniform(0, 40):.1f} seconds>{question.text}\nassistant\n{question.answer}"
 
 
-def train_tokenizer(seed: int = 1) -> Tokenizer:
+def train_tokenizer(seed: int = 1, scenes: int = CORPUS_SCENES) -> Tokenizer:
     """A tokenizer of at most VOCABULARY tokens from nothing."""
     tokenizer = Tokenizer(models.BPE())
     digits, byte_level = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -47,17 +47,18 @@ def train_tokenizer(seed: int = 1) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=VOCABULARY, special_tokens=list(SPECIAL), initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(make_corpus(seed), trainer)
+    tokenizer.train_from_iterator(make_corpus(seed, scenes), trainer)
     return tokenizer
 
 
-def extend_tokenizer(tokenizer: Tokenizer, seed: int = 1) -> Tokenizer:
+def extend_tokenizer(tokenizer: Tokenizer, seed: int = 1, scenes: int = CORPUS_SCENES) -> Tokenizer:
     """The tokenizer with merges appended, most frequent pair first, until the corpus' words are whole or the vocabulary
     is full. Old tokens keep their numbers."""
-    words: Counter[tuple[str, ...]] = Counter()
-    for text in make_corpus(seed):
+    whole: Counter[str] = Counter()
+    for text, times in Counter(make_corpus(seed, scenes)).items():
         for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text):
-            words[tuple(token.value for token in tokenizer.model.tokenize(word))] += 1
+            whole[word] += times
+    words = Counter({tuple(t.value for t in tokenizer.model.tokenize(word)): n for word, n in whole.items()})
     data = json.loads(tokenizer.to_str())
     vocabulary, merges = data["model"]["vocab"], data["model"]["merges"]
     while len(vocabulary) < VOCABULARY:

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parents[2]
 ROOMS = ("app", "runner", "vision", "evs", "attention")
 MAX_FILE_LINES = 300
 MAX_FUNCTION_LINES = 50
-# Folders of tests that belong to no room: "repo" holds the checks of everything round the rooms, "field" what happens
-# to servers in the field, tried through all of them at once.
-ROOMLESS_TESTS = {"repo", "field"}
+# Folders of tests that belong to no room: "repo" holds the checks of everything round the rooms, "demo" those of how
+# the built-in model is made, "field" what happens to servers in the field, tried through all of them at once.
+ROOMLESS_TESTS = {"repo", "field", "demo"}
 MACHINE_PATHS = re.compile(r"(?<![\w.:/-])/(?:work|root|opt/(?:wheels|pypi)|home/\w+)/|\.\./shared/")
 
 
