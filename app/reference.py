@@ -32,7 +32,8 @@ _STYLE = """
 _INTRODUCTION = """
 <p>The official <code>openai</code> client, vLLM's clients and curl work unchanged against this server. Beside OpenAI's
 own fields there are <code>evs</code> and <code>video</code>. The same page for programs is
-<a href="openapi.json">openapi.json</a>; to try things, use the <a href="./">playground</a>.</p>
+<a href="openapi.json">openapi.json</a> (sockets under <code>x-websockets</code>); to try things, use the
+<a href="./">playground</a>.</p>
 <p>Each field of a request is in one of three lists. <b>Honoured</b>: it does what it says.
 <b>Accepted without effect</b>: common clients always send it, so it is allowed and ignored.
 <b>Refused</b>: a 400 whose <code>param</code> names it, unless it is null. <b>Every field that no list holds is refused
@@ -67,6 +68,7 @@ def render_reference(document: Json) -> str:
         for path, methods in document["paths"].items()
         for method, operation in methods.items()
     )
+    routes += "".join(_render_socket(path, socket) for path, socket in document.get("x-websockets", {}).items())
     title = f"{document['info']['title']} {document['info']['version']}"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
@@ -76,21 +78,43 @@ def render_reference(document: Json) -> str:
     )
 
 
+def _render_text(text: str) -> str:
+    return _CODE.sub(r"<code>\1</code>", escape(text))
+
+
 def _render_route(method: str, path: str, operation: Json) -> str:
-    text = _CODE.sub(r"<code>\1</code>", escape(operation.get("description", "")))
     parts = [
         f"<h2><code>{method.upper()} {escape(path)}</code></h2>",
-        f"<p>{text}</p>",
+        f"<p>{_render_text(operation.get('description', ''))}</p>",
     ]
     query = [entry for entry in operation.get("parameters", ()) if entry["in"] == "query"]
     notes = [FieldNote(name=entry["name"], kind=spell_type(entry["schema"]), fate="honoured") for entry in query]
     for content_type, content in operation.get("requestBody", {}).get("content", {}).items():
         parts.append(f"<p>Takes <code>{escape(content_type)}</code>.</p>")
         notes += list_fields(content["schema"])
-    if notes:
-        parts.append(f"<details><summary>{len(notes)} fields</summary>")
-        parts += [_render_list(title, [note for note in notes if note.fate == fate]) for fate, title in _LISTS]
-        parts.append("</details>")
+    return "".join(parts) + _render_fields(notes, f"{len(notes)} fields")
+
+
+def _render_fields(notes: list[FieldNote], summary: str) -> str:
+    if not notes:
+        return ""
+    lists = "".join(_render_list(title, [note for note in notes if note.fate == fate]) for fate, title in _LISTS)
+    return f"<details><summary>{summary}</summary>{lists}</details>"
+
+
+def _render_socket(path: str, socket: Json) -> str:
+    """Events in both directions; those of clients with their fields."""
+    parts = [f"<h2><code>WS {escape(path)}</code></h2><p>{_render_text(socket['description'])}</p>"]
+    query = [FieldNote(name=p["name"], kind=spell_type(p["schema"]), fate="honoured") for p in socket["parameters"]]
+    parts.append(_render_fields(query, "In the address") + "<h3>A client says</h3>")
+    for name, event in socket["client_events"].items():
+        summary = f"<code>{escape(name)}</code> {_render_text(event['description'])}"
+        parts.append(_render_fields(list_fields(event["schema"]), summary))
+    for title, table in (("The server says", socket["server_events"]), ("Close codes", socket["close_codes"])):
+        rows = "".join(
+            f"<tr><td><code>{escape(k)}</code></td><td>{_render_text(v)}</td></tr>" for k, v in table.items()
+        )
+        parts.append(f'<h3>{title}</h3><div class="scroll"><table>{rows}</table></div>')
     return "".join(parts)
 
 

@@ -9,6 +9,7 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
@@ -21,6 +22,7 @@ from app.addresses import Network
 from app.auth import KeyCheck
 from app.errors import ApiError, ClientGoneError, error_response
 from app.metrics import Metrics
+from app.realtime.describe import describe_sockets
 from app.routes import ask, chat, docs, embeddings, files, overlay, realtime, service
 from app.settings import Settings
 from app.state import make_state
@@ -29,6 +31,13 @@ from runner.client import EngineClient
 from runner.errors import EngineError
 
 ClientFactory = Callable[[], Awaitable[EngineClient]]
+
+
+class _Documented(FastAPI):
+    """OpenAPI has no sockets, so the document says in an extension what may be said over ours."""
+
+    def openapi(self) -> dict[str, Any]:
+        return {**super().openapi(), "x-websockets": describe_sockets()}
 
 
 def create_app(settings: Settings, client_factory: ClientFactory, network: Network | None = None) -> FastAPI:
@@ -52,7 +61,7 @@ def create_app(settings: Settings, client_factory: ClientFactory, network: Netwo
         finally:
             await client.close(grace_s=settings.shutdown_grace_s)
 
-    app = FastAPI(
+    app = _Documented(
         title="EVServe", version=VERSION, lifespan=live, docs_url=None, redoc_url=None, redirect_slashes=False
     )
     for module in (chat, ask, overlay, embeddings, realtime, files, service, docs):
@@ -94,6 +103,7 @@ def make_uvicorn_server(app: FastAPI, settings: Settings) -> uvicorn.Server:
         server_header=False,
         lifespan="on",
         ws_max_size=settings.realtime_max_message,
+        ws_per_message_deflate=False,  # media is compressed as it is; and a kilobyte could grow to a message's limit
         timeout_graceful_shutdown=int(settings.shutdown_grace_s) + 1,
     )
     return _DrainingServer(config)

@@ -17,7 +17,8 @@ log = logging.getLogger("evserve.engine")
 
 
 class Streams:
-    """`start`, `feed` and `cancel` are called by the reader's thread alone."""
+    """`start`, `feed` and `cancel` are called by the reader's thread alone. A stream that was cancelled and is still
+    ending takes no place, or nobody could begin another in its stead; of those there may be as many again."""
 
     def __init__(self, door: StreamDoor, *, max_streams: int) -> None:
         self._door = door
@@ -31,13 +32,18 @@ class Streams:
     def num_open(self) -> int:
         return len(self._open)
 
+    @property
+    def _is_full(self) -> bool:
+        living = sum(not stream.cancelled.is_set() for stream, _ in self._open.values())
+        return living >= self._max_streams or len(self._open) >= 2 * self._max_streams
+
     def start(self, request: OpenStream) -> None:
         """Open a stream, or refuse it at once."""
         with self._lock:
             refusal = None
             if self._closed:
                 refusal = RequestError("unavailable", "the server is shutting down; try another one")
-            elif len(self._open) >= self._max_streams:
+            elif self._is_full:
                 refusal = RequestError(
                     "queue_full", f"{self._max_streams} streams are open, as many as may be; try again later",
                     code="too_many_sessions",

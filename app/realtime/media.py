@@ -41,7 +41,9 @@ class MediaClock:
         self._next = 0
 
     def take(self, data: bytes) -> Piece:
-        """A binary message. Raises RequestError where it needs a time that it cannot bring."""
+        """A binary message. Raises RequestError where it is empty, or needs a time that it cannot bring."""
+        if not data:
+            raise RequestError("invalid", "a binary message without bytes holds no media", code="empty_message")
         if self._kind is None:
             self._kind = guess_kind(data[:HEAD_BYTES])
         return self._number(data, None, self._picture_time(None) if self._kind == "image" else 0.0)

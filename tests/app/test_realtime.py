@@ -135,7 +135,7 @@ def test_three_ways_to_the_same_vectors(server: Server) -> None:
     assert text.rstrip().endswith("data: [DONE]") and events[-1]["type"] == "session.stats"
     found = {"plain": plain["data"], "events": windows_of(events)}
     with dial(server) as socket:
-        update(socket, input={"format": "mp4"})
+        session = update(socket, input={"format": "mp4"})
         for name, pause_s in (("at once", 0.0), ("paced", 0.01)):
             for at in range(0, len(data), 4096):
                 piece = data[at : at + 4096]
@@ -151,6 +151,7 @@ def test_three_ways_to_the_same_vectors(server: Server) -> None:
         name: [(w["start_sec"], w["end_sec"], w["frame_seqs"]) for w in windows] for name, windows in found.items()
     }
     assert len(spans["plain"]) == 11 and plain["window"]["duration_s"] == 2.0
+    assert plain["evs"]["encoder"] == session["evs"]["encoder"] == "reuse"
     for name in found:
         assert spans[name] == spans["plain"]
         assert np.abs(vectors[name] - vectors["plain"]).max() < 1e-5, name
@@ -216,6 +217,7 @@ def test_chats_beside_sessions_say_the_same(server: Server) -> None:
 ABUSES: dict[str, tuple[list[str | bytes], str]] = {
     "garbage": ([b"\x07garbage" * 400], "unsupported_media"),
     "tiny_binary": ([b"\x07"] * 10_000, "unsupported_media"),
+    "no_bytes": ([b""] * 10_000, "too_many_errors"),
     "tiny_text": (["{}"] * 10_000, "too_many_errors"),
     "half_pictures": ([make_image(image_format="JPEG")[:300]] * 20, "undecodable"),
     "half_stream": ([fragmented()[:5000], b"\0" * 50_000, b"\xff" * 50_000], "undecodable"),
@@ -287,6 +289,16 @@ def test_too_many_sessions_are_told_so(server: Server) -> None:
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1013
 
 
+def test_a_full_house_may_change_its_mind(server: Server) -> None:
+    """An update takes the place of the stream that it ends, also where no place is free."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(dial(server)) for _ in range(3)]
+        for socket in sockets:
+            update(socket)
+        for encoder in ("full", "skip", "reuse") * 5:
+            assert update(sockets[0], evs={"encoder": encoder})["evs"]["encoder"] == encoder
+
+
 def test_wrong_events_change_nothing(server: Server) -> None:
     """Each is refused by name with the id it came with, and the session goes on."""
     wrong: list[tuple[dict[str, Any], str | None]] = [
@@ -299,6 +311,7 @@ def test_wrong_events_change_nothing(server: Server) -> None:
         ({"type": "input_text.embed", "text": "a" * 100_000}, None),
     ]
     with dial(server) as socket:
+        assert socket.protocol.extensions == []  # nothing sent can grow on its way in
         hear(socket, "session.created")
         for number, (event, param) in enumerate(wrong):
             socket.send(json.dumps({**event, "event_id": f"e{number}"}))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from app.openapi import describe_body
+from app.realtime import session
+from app.realtime.events import ClientEvent
 from app.reference import FieldNote, list_fields, render_reference, spell_type
 from app.schemas import ChatRequest, EvsKnobs
 from tests.app.conftest import MakeClient, user
@@ -92,3 +96,20 @@ def test_the_page(make_client: MakeClient) -> None:
     evil = {"info": {"title": "<b>", "version": "1"}, "paths": {"/<i>": {"get": {"description": "<u> `<s>`"}}}}
     shown = render_reference(evil)
     assert not any(tag in shown for tag in ("<b>1", "<i>", "<u>", "<s>"))
+
+
+def test_the_socket_is_described(make_client: MakeClient) -> None:
+    """Every event that a client may send, with its fields, is the one that is parsed; every one that a session sends
+    is named; and both the page and the document say so."""
+    client = make_client()
+    socket = client.get("/openapi.json").json()["x-websockets"]["/v1/realtime"]
+    parsed = TypeAdapter(ClientEvent).json_schema()["$defs"]
+    kinds = [schema["properties"]["type"]["const"] for schema in parsed.values() if "event_id" in schema["properties"]]
+    assert set(socket["client_events"]) == set(kinds) and len(kinds) == 5
+    files = [path for path in Path(session.__file__).parent.glob("*.py") if path.name != "describe.py"]
+    sources = "".join(path.read_text() for path in files)
+    sent = set(re.findall(r'"((?:session|embedding)\.[a-z]+|input_video_buffer\.dropped|error)"', sources))
+    assert sent - set(socket["client_events"]) <= set(socket["server_events"]) and len(sent) > 6
+    page = client.get("/docs").text
+    for words in ("WS /v1/realtime", "session.evs.encoder", "timestamp_s", "input_video_buffer.dropped", "1013"):
+        assert words in page
