@@ -27,6 +27,7 @@ from runner.tokenizer import PromptTokenizer
 from runner.usage import prompt_usage
 
 MAX_ANSWERS = 128
+LONG_TEXT_CHARS = 8  # for each token of the context: longer texts are looked at in slices first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +100,7 @@ class Admission:
         policy = settle_policy(evs, self.evs, encoders=encoders_of(self.family))
         parts = [part for message in chat for part in message.parts if isinstance(part, MediaPart)]
         self._check_parts(chat, parts)
+        self._check_texts(chat)
         chosen: list[Chosen] = []
         for part in parts:
             siblings = sum(other.kind == part.kind for other in parts)
@@ -141,6 +143,19 @@ class Admission:
         for part in parts:
             if part.kind not in self.family.modalities:
                 raise RequestError("invalid", f"this model takes no {part.kind} input", param="messages")
+
+    def _check_texts(self, chat: tuple[ChatMessage, ...]) -> None:
+        """Raises RequestError for a text that is far too long, before all of it is tokenised."""
+        limit = min(self.limits.max_model_len, self.limits.kv_tokens)
+        texts = [part.text for message in chat for part in message.parts if not isinstance(part, MediaPart)]
+        for text in texts:
+            if len(text) > limit * LONG_TEXT_CHARS and self._tokenizer.exceeds(text, limit):
+                raise RequestError(
+                    "invalid",
+                    f"a text of {len(text)} characters has more tokens than the server's context, {limit}; shorten it",
+                    param="messages",
+                    code="context_length_exceeded",
+                )
 
     def check_length(self, tokens: int) -> None:
         """Raises RequestError for a prompt of text of so many tokens that cannot be read whole."""

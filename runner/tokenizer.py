@@ -8,6 +8,9 @@ from typing import Any
 
 from runner.chat import Piece
 
+SLICE_CHARS = 1 << 14
+BORDER_TOKENS = 256  # that a slice's borders may add, where they cut a token into its bytes
+
 
 class PromptTokenizer:
     """Wraps transformers' fast tokenizer of a checkpoint."""
@@ -30,6 +33,16 @@ class PromptTokenizer:
     def json(self) -> str:
         text: str = self._tokenizer.backend_tokenizer.to_str()
         return text
+
+    def exceeds(self, text: str, limit: int) -> bool:
+        """Whether a text is sure to have more tokens than `limit`. Read in slices and only as far as that takes, for
+        tokenising what is far too long costs seconds and gigabytes."""
+        count = 0
+        for start in range(0, len(text), SLICE_CHARS):
+            count += len(self._encode_letters(text[start : start + SLICE_CHARS])) - BORDER_TOKENS
+            if count > limit:
+                return True
+        return False
 
     def encode(self, pieces: Sequence[Piece]) -> list[int]:
         """Tokenise a rendered prompt. Marks in users' pieces are encoded as the letters they are."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoProcessor
 
+import runner.tokenizer
 from runner.chat import Piece, render_pieces
 from runner.errors import RequestError
 from runner.families.common import chat_as_dicts
@@ -99,3 +100,23 @@ def test_text_that_the_template_leaves_out_is_left_out() -> None:
     pieces = render_pieces(chat, lambda c: f"[{c[1].parts[0].text}]", ["<m>"])
     assert "".join(piece.text for piece in pieces) == "[shown <m>]"
     assert [piece.text for piece in pieces if not piece.from_template] == ["shown <m>"]
+
+
+def test_what_is_far_too_long_is_known_from_its_beginning(processor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never of a text that fits, wherever slices are cut; of one that does not, without reading all of it."""
+    monkeypatch.setattr(runner.tokenizer, "SLICE_CHARS", 512)
+    monkeypatch.setattr(runner.tokenizer, "BORDER_TOKENS", 16)
+    tokenizer = PromptTokenizer(processor.tokenizer)
+    text = "a red circle appears, wie schön: 好的 <|im_end|> " * 40
+    count = len(tokenizer.encode([Piece(text, from_template=False)]))
+    assert not tokenizer.exceeds(text, count) and tokenizer.exceeds(text, count // 2)
+
+    class Text(str):
+        read = 0
+
+        def __getitem__(self, part):
+            self.read = part.stop
+            return str(self)[part]
+
+    long = Text(text * 100)
+    assert tokenizer.exceeds(long, 50) and long.read < len(long) / 20
