@@ -142,7 +142,7 @@ def test_the_demo_model_answers_about_its_clips(demo: Server) -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("clip", ["mover.mp4", "three.mp4"])
+@pytest.mark.parametrize("clip", ["mover.mp4", "passes.mp4"])
 def test_the_demo_model_answers_as_in_transformers(demo: Server, clip: str) -> None:
     """The shipped weights, on a real file: the same words, token for token."""
     with av.open(str(SAMPLES / clip)) as container:
@@ -193,7 +193,7 @@ def test_the_overlay_is_a_picture_of_what_was_kept(demo: Server, form: str, magi
 
 def test_a_second_question_decodes_and_encodes_nothing(demo: Server) -> None:
     def ask_it() -> None:
-        with (SAMPLES / "leaves.mp4").open("rb") as file:
+        with (SAMPLES / "turns.mp4").open("rb") as file:
             reply = httpx2.post(
                 f"{demo.url}/v1/videos/ask", files={"file": ("x.mp4", file)}, data={"prompt": "What moves?"}, timeout=60
             )

@@ -20,8 +20,7 @@ MODEL = ROOT / "demo" / "model"
     [
         ("mover.mp4", "h264", (160, 128), 16),
         ("appears.mp4", "h264", (160, 128), 16),
-        ("three.mp4", "h264", (160, 128), 16),
-        ("leaves.mp4", "h264", (160, 128), 16),
+        *((f"{name}.mp4", "h264", (160, 128), 16) for name in ("passes", "turns", "fade", "cut", "pan")),
         ("screencast.webm", "vp8", (1024, 768), 557),
         ("bunny.mp4", "h264", (1280, 720), 132),
         ("dog_phone.mp4", "h264", (1920, 1080), 41),
