@@ -25,7 +25,7 @@ from pydantic_settings import (
 )
 
 from app.media_url import parse_host_rule
-from runner.config import DecodeLimits, EngineConfig, EvsServing
+from runner.config import DecodeLimits, EngineConfig, EvsServing, Speculating
 
 ENV_PREFIX = "EVS_"
 MAX_TTL_S = 30 * 86400
@@ -104,6 +104,11 @@ class Settings(BaseSettings):
     attention_backend: Literal["auto", "sdpa", "flashinfer"] = Field("auto", description="attention backend")
     kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="numbers of the KV cache; fp8 with flashinfer")
     graphs: Literal["auto", "always", "never"] = Field("auto", description="when to run captured graphs")
+    speculative_method: Literal["none", "ngram", "draft"] = Field(
+        "ngram", description="who guesses tokens that the model then checks: earlier text, or a small model"
+    )
+    speculative_model: str | None = Field(None, description="draft: the small model, a folder or a hub id")
+    num_speculative_tokens: int = Field(8, ge=1, description="most tokens guessed at once; how many pay is measured")
 
     # sessions of /v1/realtime, and windows over a clip
     realtime_max_sessions: int = Field(16, ge=1, description="sessions and clips that are embedded window by window")
@@ -157,6 +162,8 @@ class Settings(BaseSettings):
                 f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "
                 f"({self.max_num_seqs})"
             )
+        if (self.speculative_method == "draft") != (self.speculative_model is not None):
+            raise ValueError("--speculative-method draft needs --speculative-model, and no other method has one")
         if self.allowed_local_media_path is not None and not self.allowed_local_media_path.is_dir():
             raise ValueError("--allowed-local-media-path is not a folder")
         return self
@@ -194,6 +201,11 @@ class Settings(BaseSettings):
             attention_backend=self.attention_backend,
             kv_cache_dtype=self.kv_cache_dtype,
             graphs=self.graphs,
+            speculating=Speculating(
+                method=self.speculative_method,
+                model=self.speculative_model,
+                max_tokens=self.num_speculative_tokens,
+            ),
             evs=EvsServing(
                 method=self.evs,
                 rate=self.evs_rate,

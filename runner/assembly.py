@@ -25,6 +25,7 @@ from runner.model_runner import ModelRunner
 from runner.packed_linear import packing_pays
 from runner.pages import PagePool
 from runner.scheduler import Scheduler
+from runner.speculation import NgramProposer, Proposer, Speculation
 from runner.speed import count_cores
 from runner.threads import ComputeThreads
 from vision.cage import DecodePool
@@ -86,7 +87,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     )
     ingest = Ingest(loaded.family, pool, MediaCache(config.media_cache_bytes), store)
     return Assembled(
-        engine=Engine(Scheduler(config, pages, store, window=capacity.kv.window), runner, store),
+        engine=Engine(Scheduler(config, pages, store, window=capacity.kv.window), runner, store, _speculation(config)),
         admission=Admission(loaded.family, loaded.tokenizer, ingest, limits, evs=config.evs, seed=config.seed),
         pool=pool,
         pages=pages,
@@ -94,6 +95,11 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         loaded=loaded,
         info=_describe(config, loaded, capacity, chosen, time.monotonic() - started),
     )
+
+
+def _speculation(config: EngineConfig) -> Speculation:
+    proposer: Proposer | None = NgramProposer() if config.speculating.method == "ngram" else None
+    return Speculation(proposer, most=config.speculating.max_tokens)
 
 
 def _threads(config: EngineConfig, loaded: LoadedModel) -> ComputeThreads | None:

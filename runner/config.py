@@ -37,6 +37,21 @@ class EvsServing(msgspec.Struct, frozen=True, kw_only=True):
     max_refresh: int = 1024
 
 
+class Speculating(msgspec.Struct, frozen=True, kw_only=True):
+    """Who guesses tokens before the model draws them, and at most how many a step. model: folder or hub id of the model
+    that guesses, with `draft` alone."""
+
+    method: Literal["none", "ngram", "draft"] = "none"
+    model: str | None = None
+    max_tokens: int = 8
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ValueError(f"num_speculative_tokens must be at least 1, got {self.max_tokens}")
+        if (self.method == "draft") != (self.model is not None):
+            raise ValueError("speculative_method draft needs a speculative_model, and no other method has one")
+
+
 _AT_LEAST_ONE = (
     "max_num_seqs", "max_num_batched_tokens", "max_waiting", "page_size", "max_encoder_patches",
     "max_encoder_patches_decoding",
@@ -75,6 +90,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     media_cache_bytes: int = 256 << 20
     decode: DecodeLimits = DecodeLimits()
     seed: int | None = None
+    speculating: Speculating = Speculating()
 
     def __post_init__(self) -> None:
         for name in _AT_LEAST_ONE:

@@ -3,6 +3,7 @@ sockets, no pictures and no threads but the one that calls it."""
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from runner.errors import RequestError
 from runner.items import MediaItem
 from runner.messages import Delta, FinishReason, TokenLogprob
 from runner.model_runner import ModelRunner, StepResult
+from runner.plan import EncodeJob, StepPlan
 from runner.pooling import Pooled, vector_bytes
 from runner.sampler import Sampled
-from runner.scheduler import EncodeJob, Scheduler, StepPlan
+from runner.scheduler import Scheduler
 from runner.sequence import Sequence, SequenceId
+from runner.speculation import Speculation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +37,12 @@ class StepReport:
 class Engine:
     """The model's thread alone calls this."""
 
-    def __init__(self, scheduler: Scheduler, runner: ModelRunner, store: EncoderStore) -> None:
+    def __init__(
+        self, scheduler: Scheduler, runner: ModelRunner, store: EncoderStore, speculation: Speculation
+    ) -> None:
         self.scheduler = scheduler
         self.store = store
+        self.speculation = speculation
         self.runner = runner
         self._sequences: dict[SequenceId, Sequence] = {}
         self.counters: Counter[str] = Counter()
@@ -51,8 +57,10 @@ class Engine:
             self.scheduler.add(sequence)
 
     def step(self) -> StepReport:
-        plan = self.scheduler.schedule()
+        started = time.perf_counter()
+        plan = self.scheduler.schedule(self.speculation.propose(self.scheduler.decoding))
         result = self.runner.run(plan)
+        self.speculation.learn(plan, result.tokens, time.perf_counter() - started)
         deltas, vectors = self._commit(plan, result)
         return StepReport(deltas=deltas, vectors=vectors, plan=plan)
 
@@ -82,10 +90,11 @@ class Engine:
         deltas, vectors = [], []
         tokens, pooled = iter(result.tokens), iter(result.vectors)
         for work in plan.rows:
-            self.scheduler.advance(work)
+            drawn = next(tokens) if work.samples else ()
             self.counters["prompt_tokens" if not work.sequence.output else "decode_rows"] += work.stop - work.start
+            self.scheduler.advance(work, accepted=max(0, len(drawn) - 1))
             if work.samples:
-                deltas.append(self._take_token(work.sequence, next(tokens)))
+                deltas.append(self._take_tokens(work.sequence, drawn))
             elif isinstance(work.sequence.goal, Pooled) and work.stop == len(work.sequence):
                 vectors.append(self._take_vector(work.sequence, next(pooled)))
         for job, entry in self.scheduler.take_encoded_jobs():
@@ -105,17 +114,25 @@ class Engine:
         self._finish(sequence, "stop")
         return Vector(request_id=sequence.request_id, index=sequence.index, data=vector_bytes(vector))
 
-    def _take_token(self, sequence: Sequence, drawn: Sampled) -> Delta:
-        self.counters["generation_tokens"] += 1
-        drawing, token = sequence.drawing, drawn.token_id
-        logprobs = () if drawn.logprob is None else (drawn.logprob,)
-        if token in drawing.eos_token_ids or token in drawing.stop_token_ids:
-            sequence.stop_token_id = token
-            return self._finish(sequence, "stop")
-        sequence.output.append(token)
-        if len(sequence.output) >= drawing.max_tokens:
-            return self._finish(sequence, "length", token_ids=(token,), logprobs=logprobs)
-        return Delta(request_id=sequence.request_id, index=sequence.index, token_ids=(token,), logprobs=logprobs)
+    def _take_tokens(self, sequence: Sequence, drawn: tuple[Sampled, ...]) -> Delta:
+        """Tokens in the order of their places, one or several. What follows an end is nobody's."""
+        drawing, taken = sequence.drawing, list[Sampled]()
+        ended: FinishReason | None = None
+        for token in drawn:
+            self.counters["generation_tokens"] += 1
+            if token.token_id in drawing.eos_token_ids or token.token_id in drawing.stop_token_ids:
+                sequence.stop_token_id, ended = token.token_id, "stop"
+                break
+            taken.append(token)
+            sequence.output.append(token.token_id)
+            if len(sequence.output) >= drawing.max_tokens:
+                ended = "length"
+                break
+        token_ids = tuple(token.token_id for token in taken)
+        logprobs = tuple(token.logprob for token in taken if token.logprob is not None)
+        if ended is not None:
+            return self._finish(sequence, ended, token_ids=token_ids, logprobs=logprobs)
+        return Delta(request_id=sequence.request_id, index=sequence.index, token_ids=token_ids, logprobs=logprobs)
 
     def _finish(
         self,
@@ -129,6 +146,7 @@ class Engine:
         self.scheduler.finish(sequence)
         sequence.finish_reason = reason
         del self._sequences[sequence.id]
+        self.speculation.forget(sequence)
         self.counters[f"finished_{reason}"] += 1
         if isinstance(sequence.goal, Pooled):
             sequence.goal.finished()

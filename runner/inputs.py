@@ -17,8 +17,8 @@ from runner.config import EngineConfig
 from runner.encoder_store import EncoderStore
 from runner.families.base import DecoderShape, VisualRows
 from runner.pages import pages_for
+from runner.plan import RowsWork
 from runner.ranges import ranges_within
-from runner.scheduler import RowsWork
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -52,13 +52,14 @@ class InputBuffers:
         cu_seqlens = np.concatenate((np.zeros(1, np.int64), lengths.cumsum()))
         for w, first in zip(work, cu_seqlens.tolist(), strict=False):
             rows = slice(first, first + w.stop - w.start)
-            self.token_ids[rows] = w.sequence.token_ids(w.start, w.stop)
+            self.token_ids[rows] = w.token_ids
             self.positions[:, rows] = w.sequence.positions(w.start, w.stop)
             freed, pages = w.sequence.num_freed_pages, w.sequence.pages
             self.page_table[w.sequence.slot, freed : freed + len(pages)] = pages
         total = int(cu_seqlens[-1])
         self.embeds[:total] = embed(torch.from_numpy(self.token_ids[:total]).to(self._device))
-        samples = [int(stop) - 1 for w, stop in zip(work, cu_seqlens[1:], strict=True) if w.samples]
+        ends = cu_seqlens[1:].tolist()
+        samples = [row for w, end in zip(work, ends, strict=True) for row in range(end - w.num_samples, end)]
         return StepInputs(
             embeds=self.embeds[:total],
             positions=torch.from_numpy(self.positions[:, :total]).to(self._device),

@@ -18,20 +18,20 @@ from runner.encoder_store import EncoderStore
 from runner.families.base import Family
 from runner.families.embedding import embedding_policy
 from runner.inputs import InputBuffers, StepInputs
+from runner.plan import RowsWork, StepPlan
 from runner.pooling import Pooled, pool_rows
 from runner.route import StepShape, route
-from runner.sampler import Sampled, SampleRow, sample
-from runner.scheduler import RowsWork, StepPlan
+from runner.sampler import Sampled, SampleRow, sample_runs
 from runner.threads import ComputeThreads
 from vision.towers.packed import EncodedCells, PatchBatch, concatenate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """One drawn token for each work that samples, and one vector for each pooled sequence that is through, in the
-    plan's order."""
+    """The tokens drawn for each work that samples, one and those that its draft guessed, and one vector for each pooled
+    sequence that is through, in the plan's order."""
 
-    tokens: tuple[Sampled, ...] = ()
+    tokens: tuple[tuple[Sampled, ...], ...] = ()
     vectors: tuple[np.ndarray, ...] = ()
 
 
@@ -68,19 +68,20 @@ class ModelRunner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         if self._threads is not None:
-            self._threads.adjust(sum(work.stop - work.start for work in plan.rows), encodes=bool(plan.encoder))
+            self._threads.adjust(plan.num_rows, encodes=bool(plan.encoder))
         if plan.encoder:
             self._encode(plan.encoder)
         if not plan.rows:
             return StepResult()
         inputs = self._inputs.fill(plan.rows, self._store, self._family.embed)
-        hidden = self._forward(inputs, len(plan.rows))
+        hidden = self._forward(inputs, plan)
         vectors = tuple(self._pool(plan.rows, hidden))
         sampling = [work for work in plan.rows if work.samples]
         if not sampling:
             return StepResult(vectors=vectors)
         logits = self._family.logits(hidden[inputs.sample_rows]).cpu()
-        return StepResult(tokens=tuple(sample(logits, [_sample_row(work) for work in sampling])), vectors=vectors)
+        drawn = sample_runs(logits, [_sample_row(work) for work in sampling])
+        return StepResult(tokens=tuple(drawn), vectors=vectors)
 
     def _pool(self, rows: Sequence[RowsWork], hidden: torch.Tensor) -> Iterator[np.ndarray]:
         """Read the rows of pooled sequences; hidden (S, D) in the order of `rows`."""
@@ -94,9 +95,11 @@ class ModelRunner:
                 if vector is not None:
                     yield vector
 
-    def _forward(self, inputs: StepInputs, num_seqs: int) -> torch.Tensor:
+    def _forward(self, inputs: StepInputs, plan: StepPlan) -> torch.Tensor:
         num_visual = 0 if inputs.visual is None else len(inputs.visual.rows)
-        shape = StepShape(num_rows=len(inputs.embeds), num_seqs=num_seqs, num_visual=num_visual)
+        shape = StepShape(
+            num_rows=plan.num_rows, num_seqs=len(plan.rows), num_visual=num_visual, rows_per_seq=plan.rows_per_seq
+        )
         chosen = route(shape, policy=self._config.graphs, backend_graphs=self.backend.capabilities.graphs, captured=())
         self.routes[chosen.mode, chosen.reason] += 1
         planned = self.backend.plan(inputs.attention)
@@ -140,4 +143,6 @@ def _take(cells: EncodedCells, rows: torch.Tensor, carry: slice) -> EncodedCells
 
 def _sample_row(work: RowsWork) -> SampleRow:
     sequence = work.sequence
-    return SampleRow(drawing=sequence.drawing, prompt=sequence.prompt.token_ids, output=sequence.output)
+    return SampleRow(
+        drawing=sequence.drawing, prompt=sequence.prompt.token_ids, output=sequence.output, draft=work.draft
+    )

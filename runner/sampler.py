@@ -1,13 +1,14 @@
 """Draws tokens from logits. Owns the order of the controls and the stateless randomness; knows no sequence's state.
 
 A draw is a function of (seed, position) and that row's logits alone: neighbours in the batch, preemption and restarts
-cannot change it. Rows that use no control cost one argmax over the batch.
+cannot change it. So a guess needs no test of its own: the token of its place is drawn as it would have been, and the
+guess was right where it is that token. Rows that use no control cost one argmax over the batch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -18,11 +19,13 @@ from runner.sampling import Drawing
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampleRow:
-    """What one row of logits is drawn with. `prompt` and `output`: the tokens so far (int64), read by penalties."""
+    """What a row of logits is drawn with. `prompt` and `output`: the tokens so far (int64), read by penalties. draft:
+    guesses of what comes, each of which has a row of logits of its own behind this one's."""
 
     drawing: Drawing
     prompt: np.ndarray
     output: Sequence[int]
+    draft: tuple[int, ...] = ()
 
     @property
     def is_plain(self) -> bool:
@@ -42,26 +45,49 @@ class Sampled:
     logprob: TokenLogprob | None
 
 
-def sample(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[Sampled]:
-    """logits: (B, V) float32, one row each. Log-probabilities reported are the model's own, before any control."""
-    tokens = _draw_all(logits, rows)
-    wants = [row.drawing.top_logprobs is not None for row in rows]
-    logprobs = torch.log_softmax(logits, dim=-1) if any(wants) else None
-    return [
-        Sampled(token_id=token, logprob=_report(logprobs[i], token, row) if wants[i] and logprobs is not None else None)
-        for i, (token, row) in enumerate(zip(tokens, rows, strict=True))
-    ]
+def sample_runs(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[tuple[Sampled, ...]]:
+    """What is drawn from each row's 1 + len(draft) rows of logits (R, V) float32: the tokens up to the first that was
+    not guessed, or that ends the answer, and that one. Log-probabilities reported are the model's own, before any
+    control.
+
+    Worked example: draft (7, 7) and best tokens 7, 3, 9 in its three rows, greedily: 7 and 3; with best tokens 7, 7, 9:
+    all three.
+    """
+    masked = _suppress(logits, rows)
+    best = masked.argmax(-1).tolist()
+    runs: list[tuple[Sampled, ...]] = []
+    first = 0
+    for row in rows:
+        tokens = _draw_run(masked, best, first, row)
+        if row.drawing.top_logprobs is None:
+            runs.append(tuple(Sampled(token_id=token, logprob=None) for token in tokens))
+        else:
+            logprobs = torch.log_softmax(logits[first : first + len(tokens)], dim=-1)
+            told = [_report(logprobs[place], token, row) for place, token in enumerate(tokens)]
+            runs.append(tuple(Sampled(token_id=t, logprob=p) for t, p in zip(tokens, told, strict=True)))
+        first += 1 + len(row.draft)
+    return runs
 
 
-def _draw_all(logits: torch.Tensor, rows: Sequence[SampleRow]) -> list[int]:
+def _suppress(logits: torch.Tensor, rows: Sequence[SampleRow]) -> torch.Tensor:
     suppressed = {row.drawing.suppressed for row in rows}
     if len(suppressed) == 1 and (ids := next(iter(suppressed))):
-        masked = logits.clone()
-        masked[:, list(ids)] = -torch.inf
-    else:
-        masked = logits
-    best = masked.argmax(-1).tolist()
-    return [best[i] if row.is_plain else _draw_one(masked[i], row) for i, row in enumerate(rows)]
+        logits = logits.clone()
+        logits[:, list(ids)] = -torch.inf
+    return logits
+
+
+def _draw_run(masked: torch.Tensor, best: list[int], first: int, row: SampleRow) -> list[int]:
+    """The tokens of one row's logits, from number `first` on: each place sees those before it as its output."""
+    tokens: list[int] = []
+    ends = row.drawing.eos_token_ids | row.drawing.stop_token_ids
+    for place in range(1 + len(row.draft)):
+        here = replace(row, output=[*row.output, *tokens]) if tokens else row
+        token = best[first + place] if here.is_plain else _draw_one(masked[first + place], here)
+        tokens.append(token)
+        if token in ends or row.draft[place : place + 1] != (token,):
+            break
+    return tokens
 
 
 def _draw_one(logits: torch.Tensor, row: SampleRow) -> int:

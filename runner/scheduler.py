@@ -13,56 +13,21 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from concurrent.futures import Future
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
-from evs.policy import EvsPolicy
-from evs.select import PendingSelection
 from runner.config import EngineConfig
-from runner.encoder_queue import EncoderQueue, EncoderWork
+from runner.encoder_queue import EncoderQueue
 from runner.encoder_store import EncoderStore, StoredItem
 from runner.items import MediaItem
 from runner.pages import PagePool, pages_for
+from runner.plan import EncodeJob, RowsWork, StepPlan
 from runner.pooling import Pooled
 from runner.ranges import cut_before, range_at
 from runner.sequence import Sequence
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class EncodeJob:
-    """An item to be encoded for its own sake: its cells are chosen from what comes out (method `evs`). It takes its
-    turn among sequences, by priority and arrival."""
-
-    request_id: str
-    item: MediaItem
-    priority: int
-    arrival: int
-    pending: PendingSelection
-    policy: EvsPolicy
-    answer: Future[MediaItem]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowsWork:
-    """Compute rows [start, stop) of a sequence; `samples` when the last of them yields a token. A pooled sequence's
-    rows are read as they come and yield none."""
-
-    sequence: Sequence
-    start: int
-    stop: int
-    samples: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepPlan:
-    encoder: tuple[EncoderWork, ...]
-    rows: tuple[RowsWork, ...]
-
-    @property
-    def is_empty(self) -> bool:
-        return not self.encoder and not self.rows
+NO_DRAFTS: Mapping[Sequence, tuple[int, ...]] = {}
 
 
 class Scheduler:
@@ -87,6 +52,11 @@ class Scheduler:
     def has_work(self) -> bool:
         return bool(self._waiting or self.running or self.jobs)
 
+    @property
+    def decoding(self) -> list[Sequence]:
+        """Those whose next row is the newest token's, oldest first."""
+        return [sequence for sequence in self.running if sequence.is_decoding]
+
     def add_job(self, job: EncodeJob) -> None:
         self.jobs.append(job)
         self.jobs.sort(key=lambda job: (job.priority, job.arrival))
@@ -96,26 +66,47 @@ class Scheduler:
 
     # ------------------------------------------------------------------------------------------------- one step
 
-    def schedule(self) -> StepPlan:
+    def schedule(self, drafts: Mapping[Sequence, tuple[int, ...]] = NO_DRAFTS) -> StepPlan:
         """Plan the next step. Every returned row has its page, and every visual row its encoding by the time it
-        runs."""
+        runs. drafts: guesses for decoding sequences, all of one length; all are cut to what fits."""
         tokens = self._config.max_num_batched_tokens
         rows: list[RowsWork] = []
         self._admit()
         self._hold_first_range()
         reserved = self._reserved_rows()
-        for sequence in [s for s in self.running if s.is_decoding]:
+        decoding = self.decoding
+        depth = self._depth(decoding, drafts, tokens - reserved)
+        for sequence in decoding:
             if tokens <= reserved:
                 break
-            if sequence.phase == "running" and self._grow_pages(sequence):
-                rows.append(_rows_of(sequence, len(sequence)))
-                tokens -= 1
+            if sequence.phase == "running" and self._grow_pages(sequence, depth):
+                rows.append(_rows_of(sequence, len(sequence), drafts[sequence][:depth] if depth else ()))
+                tokens -= 1 + depth
         rows = [work for work in rows if work.sequence.phase == "running"]  # a later one may have cost it its pages
         encoder = EncoderQueue(self._store, self._encoder_budget(is_decoding=bool(rows)))
         for turn in self._turns():
             encoder.plan(self._needs(turn))
         rows += self._plan_prefills(tokens, reserved, encoder)
         return StepPlan(encoder=tuple(encoder.work), rows=tuple(rows))
+
+    def _depth(self, decoding: list[Sequence], drafts: Mapping[Sequence, tuple[int, ...]], room: int) -> int:
+        """How many tokens of each draft are tried: what half of the room beside the decodes holds, and none where
+        somebody has no draft, or pages would have to be taken from another."""
+        wanted = min((len(drafts.get(sequence, ())) for sequence in decoding), default=0)
+        if not wanted:
+            return 0
+        depth = max(0, min(wanted, (room - len(decoding)) // 2 // len(decoding)))
+        missing = sum(max(0, self._missing_pages(sequence, depth)) for sequence in decoding)
+        if depth < wanted:
+            self.events["drafts_cut_budget"] += 1
+        if missing > self._pages.num_free:
+            self.events["drafts_cut_pages"] += 1
+            return 0
+        return depth
+
+    def _missing_pages(self, sequence: Sequence, more: int) -> int:
+        """Pages it still needs for its own rows and so many more."""
+        return pages_for(len(sequence) + more, self._config.page_size) - sequence.num_freed_pages - len(sequence.pages)
 
     def _plan_prefills(self, tokens: int, reserved: int, encoder: EncoderQueue) -> list[RowsWork]:
         """Share out `tokens` rows: the first half by arrival, the rest to whoever has least left (see above)."""
@@ -150,9 +141,10 @@ class Scheduler:
             self.running.append(sequence)
             self.running.sort(key=_order)
 
-    def _grow_pages(self, sequence: Sequence) -> bool:
-        """A page for the newest row; takes from the youngest when none is free. False when that was itself."""
-        while (sequence.num_freed_pages + len(sequence.pages)) * self._config.page_size < len(sequence):
+    def _grow_pages(self, sequence: Sequence, more: int) -> bool:
+        """Pages for the newest row and so many more; takes from the youngest when none is free. False when that was
+        itself."""
+        while self._missing_pages(sequence, more) > 0:
             page = self._pages.take(1, after=sequence.pages[-1])
             if page is not None:
                 sequence.pages += page
@@ -216,9 +208,10 @@ class Scheduler:
 
     # --------------------------------------------------------------------------------------------------- afterwards
 
-    def advance(self, work: RowsWork) -> None:
-        """Rows [start, stop) are computed."""
-        work.sequence.num_computed_tokens = work.stop
+    def advance(self, work: RowsWork, *, accepted: int = 0) -> None:
+        """Rows [start, stop) are computed, but for those of drafted tokens that were not accepted: what stands in
+        their places is written over."""
+        work.sequence.num_computed_tokens = work.stop - len(work.draft) + accepted
         if self._window is not None:
             self._free_unseen(work.sequence, self._window)
 
@@ -275,6 +268,7 @@ def _order(sequence: Sequence) -> tuple[int, int, int]:
     return (sequence.priority, sequence.arrival, sequence.index)
 
 
-def _rows_of(sequence: Sequence, stop: int) -> RowsWork:
+def _rows_of(sequence: Sequence, stop: int, draft: tuple[int, ...] = ()) -> RowsWork:
     samples = stop == len(sequence) and not isinstance(sequence.goal, Pooled)
-    return RowsWork(sequence=sequence, start=sequence.num_computed_tokens, stop=stop, samples=samples)
+    start = sequence.num_computed_tokens
+    return RowsWork(sequence=sequence, start=start, stop=stop + len(draft), samples=samples, draft=draft)

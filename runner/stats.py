@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from runner.assembly import Assembled
 from runner.messages import Stats
+from runner.speculation import Speculation
 from runner.submissions import Submissions
 
 
@@ -33,6 +34,7 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
         counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
     for (mode, reason), count in list(engine.runner.routes.items()):
         counters[f'evs:steps_total{{mode="{mode}",reason="{reason}"}}'] = count
+    counters |= _speculation_counters(engine.speculation)
     counters["evs:encoder_seconds_total"] = engine.runner.encoder_s
     for (mode, reason), count in list(engine.runner.encoded.items()):
         counters[f'evs:encoder_patches_total{{mode="{mode}",reason="{reason}"}}'] = count
@@ -50,3 +52,20 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     if assembled.pool.is_sealed is not None:
         gauges["evs:decode_children_sealed"] = float(assembled.pool.is_sealed)
     return Stats(request_id=request_id, counters=counters, gauges=gauges)
+
+
+def _speculation_counters(speculation: Speculation) -> dict[str, float]:
+    """Nothing where nobody guesses. The mean length of what a drafting step accepts is accepted / drafts + 1."""
+    if speculation.method == "none":
+        return {}
+    counted, labels = speculation.counters, f'{{method="{speculation.method}"}}'
+    found: dict[str, float] = {
+        f"vllm:spec_decode_num_drafts_total{labels}": counted["drafts"],
+        f"vllm:spec_decode_num_draft_tokens_total{labels}": counted["drafted"],
+        f"vllm:spec_decode_num_accepted_tokens_total{labels}": counted["accepted"],
+    }
+    for depth, count in list(speculation.depths.items()):
+        found[f'evs:decode_steps_total{{depth="{depth}"}}'] = count
+    for reason, count in list(speculation.reasons.items()):
+        found[f'evs:steps_without_drafts_total{{reason="{reason}"}}'] = count
+    return found

@@ -19,9 +19,9 @@ from runner.errors import RequestCancelled, RequestError
 from runner.items import MediaItem
 from runner.messages import Accepted, EmbedAccepted, Generate, Overlay, Progress, PromptUsage, Rejected, Render
 from runner.outbox import Outbox
+from runner.plan import EncodeJob
 from runner.render import draw_overlay, render_request
 from runner.requests import ChatMessage
-from runner.scheduler import EncodeJob
 from runner.sequence import Sequence
 
 CANCEL_POLL_S = 0.05

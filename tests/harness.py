@@ -25,9 +25,9 @@ from runner.config import EngineConfig
 from runner.items import MediaItem
 from runner.loader import load_model
 from runner.messages import Delta, Generate, PromptUsage
+from runner.plan import EncodeJob
 from runner.ranges import longest_range
 from runner.requests import ChatMessage, EvsOptions, SamplingParams
-from runner.scheduler import EncodeJob
 from vision.cage import DecodePool
 
 

@@ -16,8 +16,8 @@ from evs.selection import Selection
 from runner import entering
 from runner.encoder_queue import EncoderQueue
 from runner.items import Decoded, MediaItem
+from runner.plan import StepPlan
 from runner.requests import EvsOptions
-from runner.scheduler import StepPlan
 from tests.checkpoints import BUILDERS
 from tests.harness import LocalEngine, local_engine, rebuilt
 from tests.oracle import Clip, as_message, load_oracle, noise_clip, noise_picture

@@ -12,7 +12,7 @@ import torch
 
 from runner.families.base import GenerationDefaults
 from runner.requests import SamplingParams
-from runner.sampler import SampleRow, sample, uniform
+from runner.sampler import Sampled, SampleRow, sample_runs, uniform
 from runner.sampling import settle_sampling
 
 VOCAB, DRAWS = 24, 6000
@@ -24,6 +24,11 @@ OUTPUT = [4, 4, 9]
 def make_row(seed: int = 0, output: list[int] | None = None, **values: Any) -> SampleRow:
     drawing = settle_sampling(SamplingParams(**values), DEFAULTS, vocab_size=VOCAB, room=1000, seed=seed)
     return SampleRow(drawing=drawing, prompt=PROMPT, output=OUTPUT if output is None else output)
+
+
+def sample(logits: torch.Tensor, rows: list[SampleRow]) -> list[Sampled]:
+    """One token a row."""
+    return [drawn for (drawn,) in sample_runs(logits, rows)]
 
 
 def logits_row() -> torch.Tensor:
