@@ -12,6 +12,7 @@ from attention.protocol import AttentionBackend, KVLayout
 from runner.admission import Admission, Limits
 from runner.capacity import Capacity, free_memory_bytes, plan_capacity
 from runner.config import EngineConfig
+from runner.draft_depth import DraftDepth, depths_up_to
 from runner.encoder_store import EncoderStore
 from runner.engine import Engine
 from runner.entering import encoders_of
@@ -99,7 +100,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
 
 def _speculation(config: EngineConfig) -> Speculation:
     proposer: Proposer | None = NgramProposer() if config.speculating.method == "ngram" else None
-    return Speculation(proposer, most=config.speculating.max_tokens)
+    return Speculation(proposer, DraftDepth(depths_up_to(config.speculating.max_tokens)))
 
 
 def _threads(config: EngineConfig, loaded: LoadedModel) -> ComputeThreads | None:

@@ -15,7 +15,7 @@ from statistics import median
 MIN_GAIN = 1.03
 PROBE_SHARE = 0.01
 PROBE_AT_LEAST = 8  # steps between two probes
-PLAIN_EVERY = 64  # steps with guesses; then one without, or the cost of one would be forgotten
+PLAIN_EVERY = 64  # steps with guesses; then one without, whose cost is else not known any more
 SAMPLES = 9  # times that are kept of each kind of step
 ROW_COST = 0.05  # of a step, for each row more, until it is measured
 LEARN = 0.25  # weight of the newest guess in an average
@@ -49,18 +49,20 @@ class StepCosts:
         key = (_bucket(batch), depth)
         self._times.setdefault(key, deque(maxlen=SAMPLES)).append(seconds)
 
+    def tried(self, batch: int) -> list[int]:
+        """Depths whose cost was measured at such a batch, rising."""
+        return sorted(depth for bucket, depth in self._times if bucket == _bucket(batch))
+
     def ratio(self, batch: int, depth: int) -> float:
         """The time of such a step over that of one without guesses. Of depths that were never tried, from the nearest
         one, in proportion. Never under 1.01 with guesses: they are not free, whatever a noisy machine says."""
         if depth == 0:
             return 1.0
-        bucket = _bucket(batch)
-        plain = self._times.get((bucket, 0))
-        tried = [key[1] for key in self._times if key[0] == bucket and key[1]]
-        if not plain or not tried:
+        bucket, tried = _bucket(batch), self.tried(batch)
+        if len(tried) < 2 or tried[0]:
             return 1.0 + ROW_COST * depth
-        nearest = min(tried, key=lambda other: abs(other - depth))
-        more = median(self._times[bucket, nearest]) / median(plain) - 1.0
+        nearest = min(tried[1:], key=lambda other: abs(other - depth))
+        more = median(self._times[bucket, nearest]) / median(self._times[bucket, 0]) - 1.0
         return max(1.01, 1.0 + more * depth / nearest)
 
 
@@ -74,6 +76,10 @@ class DraftDepth:
         self.reasons: Counter[str] = Counter()  # why steps had no guesses
         self._plain_steps = self._drafted_steps = 0
 
+    @property
+    def most(self) -> int:
+        return self._depths[-1]
+
     def new_rate(self) -> AcceptRate:
         """For a sequence of which nothing is known."""
         return AcceptRate(max(self.rate.value, LEAST_RATE))
@@ -84,6 +90,10 @@ class DraftDepth:
         depths = [depth for depth in self._depths if depth <= most]
         if not depths:
             return self._none("no_match")
+        tried = self.costs.tried(batch)
+        if 0 not in tried:
+            return self._none("measuring")
+        depths = [depth for depth in depths if depth <= 2 * max(1, tried[-1])]  # no leap into what may be dear
         best = max(depths, key=lambda depth: self._gain(batch, guesses, depth))
         if self._gain(batch, guesses, best) >= MIN_GAIN:
             self._drafted_steps += 1

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from runner.draft_depth import AcceptRate, DraftDepth, depths_up_to
+from runner.draft_depth import AcceptRate, DraftDepth
 from runner.ngrams import HIDDEN, Ngrams
 from runner.plan import StepPlan
 from runner.sampler import Sampled
@@ -72,12 +72,11 @@ class NgramProposer:
 
 
 class Speculation:
-    """Between the engine and whoever guesses. proposer None: nobody does. most: the largest depth."""
+    """Between the engine and whoever guesses. proposer None: nobody does."""
 
-    def __init__(self, proposer: Proposer | None, *, most: int) -> None:
+    def __init__(self, proposer: Proposer | None, depth: DraftDepth) -> None:
         self._proposer = proposer
-        self._depth = DraftDepth(depths_up_to(most))
-        self._most = most
+        self._depth = depth
         self._rates: dict[SequenceId, AcceptRate] = {}
         self._reach: dict[SequenceId, int] = {}  # of the step in flight: tokens that are guesses and no filling
         self.counters: Counter[str] = Counter()  # steps, drafts, drafted, accepted
@@ -102,7 +101,7 @@ class Speculation:
         if not decoding or not room:
             self._depth.reasons["at_the_end"] += bool(decoding)
             return {}
-        reach = self._proposer.reach(decoding, min(self._most, room))
+        reach = self._proposer.reach(decoding, min(self._depth.most, room))
         rates = [self._rate(sequence) for sequence in decoding]
         depth = self._depth.choose(len(decoding), [(r.value, n) for r, n in zip(rates, reach, strict=True)])
         if not depth:

@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings import Settings, load_settings, parse_size
-from runner.config import DecodeLimits, EngineConfig, EvsServing
+from runner.config import DecodeLimits, EngineConfig, EvsServing, Speculating
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,16 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
     config = load_settings(["model-id", *args]).to_engine_config()
     assert {name: getattr(config, name) for name, _ in flags.values()} == dict(flags.values())
     assert {name: getattr(config.decode, name) for name, _ in limits.values()} == dict(limits.values())
-    assert set(EngineConfig.__struct_fields__) - {name for name, _ in flags.values()} == {"model", "decode", "evs"}
+    assert set(EngineConfig.__struct_fields__) - {name for name, _ in flags.values()} == {
+        "model", "decode", "evs", "speculating",
+    }  # fmt: skip
+
+
+def test_flags_of_speculation_reach_the_engine() -> None:
+    """A server guesses by n-grams unless it is told not to."""
+    assert load_settings(["m"]).to_engine_config().speculating == Speculating(method="ngram", max_tokens=8)
+    args = ["--speculative-method", "none", "--num-speculative-tokens", "3"]
+    assert load_settings(["m", *args]).to_engine_config().speculating == Speculating(method="none", max_tokens=3)
 
 
 def test_every_flag_of_evs_reaches_the_engine() -> None:
@@ -144,9 +153,11 @@ def test_an_empty_variable_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_defaults_are_the_engines_own() -> None:
-    """Where both have a default they agree, so `evs serve` and a test's engine are the same; but a server prunes."""
+    """Where both have a default they agree, so `evs serve` and a test's engine are the same; but a server prunes, and
+    guesses."""
     config = load_settings(["m"]).to_engine_config()
-    assert config == EngineConfig(model="m", served_name="m", decode=DecodeLimits(), evs=EvsServing(method="gate"))
+    ours = {"evs": EvsServing(method="gate"), "speculating": Speculating(method="ngram")}
+    assert config == EngineConfig(model="m", served_name="m", decode=DecodeLimits(), **ours)
 
 
 def test_a_folder_is_served_under_its_last_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ row."""
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -142,3 +143,37 @@ def test_uniform_depends_on_seed_and_position_alone() -> None:
     assert uniform(3, 4) == uniform(3, 4)
     assert len({uniform(seed, position) for seed in range(20) for position in range(20)}) == 400
     assert uniform(2**64 - 1, 0) < 1.0
+
+
+def test_accepted_guesses_leave_the_distribution_as_it_is() -> None:
+    """Two tokens drawn one after the other, the second only where the first was guessed: both follow their own row's
+    distribution, whatever was guessed."""
+    logits = torch.randn(2, VOCAB, generator=torch.Generator().manual_seed(3)) * 1.5
+    likely = int(exact_distribution(logits[0].numpy(), {}).argmax())
+    rows = [replace(make_row(seed), draft=(likely,)) for seed in range(DRAWS)]
+    runs = sample_runs(logits.repeat(DRAWS, 1), rows)
+    assert {len(run) for run in runs} == {1, 2}
+    assert all((len(run) == 2) == (run[0].token_id == likely) for run in runs)
+    for place in range(2):
+        tokens = [run[place].token_id for run in runs if len(run) > place]
+        expected = exact_distribution(logits[place].numpy(), {}) * len(tokens)
+        counts = np.bincount(tokens, minlength=VOCAB)
+        common = expected >= 5
+        statistic = float(((counts - expected)[common] ** 2 / expected[common]).sum())
+        freedom = int(common.sum())
+        assert len(tokens) > 200 and statistic < freedom + 5 * math.sqrt(2 * freedom) + 5
+
+
+def test_a_run_is_drawn_as_one_token_after_the_other() -> None:
+    """With every control at once, and with an end inside the run, behind which nothing is drawn."""
+    logits = torch.randn(4, VOCAB, generator=torch.Generator().manual_seed(4)) * 2
+    for seed in range(200):
+        row = make_row(seed, **CONTROLS[-1], min_tokens=4, top_logprobs=2)
+        drawn: list[Sampled] = []
+        for place in range(4):
+            drawn += sample(logits[place : place + 1], [replace(row, output=[*OUTPUT, *(t.token_id for t in drawn)])])
+        right = tuple(token.token_id for token in drawn)
+        ends = next((place + 1 for place, token in enumerate(right) if token == 3), 4)
+        assert sample_runs(logits, [replace(row, draft=right[:3])]) == [tuple(drawn[:ends])]
+        wrong = (right[0], (right[1] + 1) % VOCAB, right[2])
+        assert sample_runs(logits, [replace(row, draft=wrong)]) == [tuple(drawn[: min(ends, 2)])]
