@@ -47,11 +47,13 @@ class Generation:
         self._stream = stream
         self._timer = _Timer(state.metrics, began)
         self._answers = [Answer(state.vocabulary, reply.text) for _ in range(n)]
+        self._cached_tokens = 0
 
     @property
     def usage(self) -> dict[str, Any]:
         prompt: PromptUsage = self._stream.accepted.usage
-        return usage_body(prompt, sum(answer.tokens for answer in self._answers))
+        tokens = sum(answer.tokens for answer in self._answers)
+        return usage_body(prompt, tokens, cached_tokens=self._cached_tokens)
 
     async def pieces(self) -> AsyncGenerator[tuple[int, Piece], None]:
         deltas: AsyncIterator[Delta] = aiter(self._stream)
@@ -62,6 +64,8 @@ class Generation:
                     continue  # a stop string ended it; this is the engine's echo
                 if delta.finish_reason in ("error", "abort"):
                     raise _explain_end(delta)
+                if delta.index == 0:  # the prompt is billed once; the others may have found what the first computed
+                    self._cached_tokens = delta.cached_tokens
                 self._timer.note_token()
                 piece = answer.feed(delta)
                 if piece.finish_reason is not None:

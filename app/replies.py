@@ -25,13 +25,14 @@ class Head:
     model: str
 
 
-def usage_body(usage: PromptUsage, completion_tokens: int) -> dict[str, Any]:
+def usage_body(usage: PromptUsage, completion_tokens: int, *, cached_tokens: int = 0) -> dict[str, Any]:
+    """cached_tokens: rows of the prompt that were computed before, where that is counted."""
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": completion_tokens,
         "total_tokens": usage.prompt_tokens + completion_tokens,
         "prompt_tokens_details": {
-            "cached_tokens": usage.cached_tokens,
+            "cached_tokens": cached_tokens,
             "image_tokens": usage.image_tokens,
             "video_tokens": usage.video_tokens,
         },

@@ -50,6 +50,7 @@ def split_list(value: object) -> object:
 
 
 Size = Annotated[int, BeforeValidator(parse_size), Field(ge=1)]
+CacheSize = Annotated[int, BeforeValidator(parse_size), Field(ge=0)]  # 0 keeps nothing
 Names = Annotated[list[str], NoDecode, BeforeValidator(split_list)]
 
 
@@ -95,7 +96,12 @@ class Settings(BaseSettings):
     max_waiting: int = Field(256, ge=1, description="requests that may wait; beyond that: 429")
     page_size: int = Field(16, ge=1, description="tokens in a KV page")
     kv_memory: Size | None = Field(None, description="memory for the KV cache, as 2GiB")
-    media_cache: Annotated[int, BeforeValidator(parse_size), Field(ge=0)] = Field(
+    prefix_cache: CacheSize | None = Field(
+        None,
+        description="KV memory that may keep prompts for others that begin the same way: by default 512 MiB on a CPU, "
+        "all of it on CUDA; 0 keeps none",
+    )
+    media_cache: CacheSize = Field(
         256 << 20, description="memory for decoded clips that are asked about again; 0 keeps none"
     )
     encoder_cache: Size | None = Field(None, description="memory for encoder outputs that wait")
@@ -197,6 +203,7 @@ class Settings(BaseSettings):
             max_media_items=self.limit_media_items,
             attention_backend=self.attention_backend,
             kv_cache_dtype=self.kv_cache_dtype,
+            prefix_cache_bytes=self.prefix_cache,
             graphs=self.graphs,
             speculating=Speculating(method=self.speculative_method, max_tokens=self.num_speculative_tokens),
             evs=EvsServing(

@@ -153,7 +153,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path, help="what bench/checkpoint.py wrote")
     folder = parser.parse_args().folder
-    config = EngineConfig(model=str(folder / "model"), served_name="speed", max_num_batched_tokens=4096)
+    config = EngineConfig(
+        model=str(folder / "model"), served_name="speed", max_num_batched_tokens=4096, prefix_cache_bytes=0
+    )
     assembled = assemble(config, lambda _phase, _done, _total: None)
     with assembled.pool:
         asker = Asker(assembled)

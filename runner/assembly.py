@@ -18,6 +18,7 @@ from runner.engine import Engine
 from runner.entering import encoders_of
 from runner.errors import EngineStartError
 from runner.evs_options import check_serving
+from runner.families.embedding import embedding_policy
 from runner.ingest import Ingest
 from runner.loader import LoadedModel, OnProgress, load_model
 from runner.media_cache import MediaCache
@@ -67,7 +68,7 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         check_serving(config.evs, encoders_of(loaded.family))
     except ValueError as error:
         raise EngineStartError(str(error)) from error
-    pages = PagePool(capacity.kv.num_pages)
+    pages = PagePool(capacity.kv.num_pages, max_cached=capacity.max_cached_pages)
     store = EncoderStore(
         max_bytes=capacity.encoder_cache_bytes,
         num_planes=shape.num_planes,
@@ -88,7 +89,12 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     )
     ingest = Ingest(loaded.family, pool, MediaCache(config.media_cache_bytes), store)
     return Assembled(
-        engine=Engine(Scheduler(config, pages, store, window=capacity.kv.window), runner, store, _speculation(config)),
+        engine=Engine(
+            Scheduler(config, pages, store, window=capacity.kv.window, pooling=embedding_policy(loaded.family).pooling),
+            runner,
+            store,
+            _speculation(config),
+        ),
         admission=Admission(loaded.family, loaded.tokenizer, ingest, limits, evs=config.evs, seed=config.seed),
         pool=pool,
         pages=pages,

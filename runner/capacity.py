@@ -18,12 +18,15 @@ from runner.pages import pages_for
 KV_SHARE = {"cpu": 0.4, "cuda": 0.8}
 ENCODER_SHARE = 0.05
 MIN_ENCODER_BYTES = 64 << 20
+# On a CPU, KV memory is the system's until it is written, and what is cached never goes back.
+CPU_PREFIX_CACHE_BYTES = 512 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
     kv: KVLayout
     max_model_len: int
+    max_cached_pages: int
     encoder_cache_bytes: int
     notes: tuple[str, ...]
 
@@ -57,12 +60,19 @@ def plan_capacity(
         num_layers=shape.num_layers, num_pages=num_pages, page_size=config.page_size, num_kv_heads=shape.num_kv_heads,
         head_dim=shape.head_dim, dtype=dtype, device=device, layers=shape.layers,
     )  # fmt: skip
+    cached = config.prefix_cache_bytes
+    if cached is None:
+        cached = CPU_PREFIX_CACHE_BYTES if device.type == "cpu" else num_pages * page.page_bytes
+    max_cached_pages = min(num_pages, cached // page.page_bytes)
     notes = (
         f"KV memory: {num_pages} pages of {config.page_size} tokens, {num_pages * page.page_bytes / 2**20:.0f} MiB",
+        f"prefix cache: at most {max_cached_pages} of them" if max_cached_pages else "prefix cache: none",
         f"context: {max_model_len} tokens (the model has {shape.max_positions} positions)",
         f"encoder outputs: at most {encoder / 2**20:.0f} MiB",
     )
-    return Capacity(kv=kv, max_model_len=max_model_len, encoder_cache_bytes=encoder, notes=notes)
+    return Capacity(
+        kv=kv, max_model_len=max_model_len, max_cached_pages=max_cached_pages, encoder_cache_bytes=encoder, notes=notes
+    )
 
 
 def free_memory_bytes(device: torch.device) -> int:

@@ -58,6 +58,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Everything the engine needs to know. None means: derive it from the model and the machine, and say so at start.
 
     `kv_memory_bytes` sizes the page pool; `encoder_cache_bytes` bounds encoder outputs that wait for prefill;
+    `prefix_cache_bytes` bounds what of that pool is kept for prompts to come while nobody reads it,
+    0: nothing;
     `max_encoder_patches` bounds the patches one step may encode, `max_encoder_patches_decoding` those of a step in
     which answers wait for their next token.
     """
@@ -81,6 +83,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_media_items: int = 16
     attention_backend: Literal["auto", "sdpa", "flashinfer"] = "auto"
     kv_cache_dtype: Literal["auto", "fp8"] = "auto"
+    prefix_cache_bytes: int | None = None
     graphs: Literal["auto", "always", "never"] = "auto"
     evs: EvsServing = EvsServing()
     media_cache_bytes: int = 256 << 20

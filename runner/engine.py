@@ -132,7 +132,10 @@ class Engine:
         logprobs = tuple(token.logprob for token in taken if token.logprob is not None)
         if ended is not None:
             return self._finish(sequence, ended, token_ids=token_ids, logprobs=logprobs)
-        return Delta(request_id=sequence.request_id, index=sequence.index, token_ids=token_ids, logprobs=logprobs)
+        return Delta(
+            request_id=sequence.request_id, index=sequence.index, token_ids=token_ids, logprobs=logprobs,
+            cached_tokens=sequence.num_cached_tokens or 0,
+        )  # fmt: skip
 
     def _finish(
         self,
@@ -157,5 +160,6 @@ class Engine:
             logprobs=logprobs,
             finish_reason=reason,
             stop_token_id=sequence.stop_token_id,
+            cached_tokens=sequence.num_cached_tokens or 0,
             error=error,
         )

@@ -86,7 +86,7 @@ class GetStats(Message, frozen=True, kw_only=True):
 
 
 class DropCaches(Message, frozen=True, kw_only=True):
-    """Forget decoded clips, Selections and encodings that nobody reads: what comes next is done afresh."""
+    """Forget decoded clips, Selections, encodings and computed rows: what comes next is done afresh."""
 
 
 class Shutdown(Message, frozen=True, kw_only=True):
@@ -164,7 +164,6 @@ class VideoUsage(Message, frozen=True, kw_only=True):
 
 class PromptUsage(Message, frozen=True, kw_only=True):
     prompt_tokens: int
-    cached_tokens: int = 0
     evs: EvsUsage | None = None
     video: tuple[VideoUsage, ...] = ()
     image_tokens: int = 0
@@ -211,7 +210,8 @@ class TokenLogprob(Message, frozen=True, kw_only=True):
 
 
 class Delta(Message, frozen=True, kw_only=True):
-    """New tokens of one answer. `stop_token_id` is the stop or end token that ended it (not in `token_ids`)."""
+    """New tokens of one answer. `stop_token_id` is the stop or end token that ended it (not in `token_ids`),
+    `cached_tokens` how many rows of its prompt were computed for an earlier request."""
 
     request_id: str
     index: int
@@ -219,6 +219,7 @@ class Delta(Message, frozen=True, kw_only=True):
     logprobs: tuple[TokenLogprob, ...] = ()
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
+    cached_tokens: int = 0
     error: str | None = None
 
 
@@ -282,7 +283,6 @@ FromEngine = (
 
 MAX_MESSAGE_BYTES = 1 << 31
 Length = Annotated[int, msgspec.Meta(ge=0, lt=MAX_MESSAGE_BYTES)]
-
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _from_engine = msgspec.msgpack.Decoder(FromEngine)

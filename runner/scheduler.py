@@ -23,7 +23,8 @@ from runner.encoder_store import EncoderStore, StoredItem
 from runner.items import MediaItem
 from runner.pages import PagePool, pages_for
 from runner.plan import EncodeJob, RowsWork, StepPlan
-from runner.pooling import Pooled
+from runner.pooling import Pooled, Pooling
+from runner.prefix_cache import Bypass, PrefixCache
 from runner.ranges import cut_before, range_at
 from runner.sequence import Sequence
 
@@ -31,12 +32,17 @@ NO_DRAFTS: Mapping[Sequence, tuple[int, ...]] = {}
 
 
 class Scheduler:
-    """The model's thread alone calls this. window: rows behind which no layer sees anything; None: all is seen."""
+    """The model's thread alone calls this. window: rows behind which no layer sees anything; None: all is seen.
+    pooling: how this model's vectors are made."""
 
-    def __init__(self, config: EngineConfig, pages: PagePool, store: EncoderStore, *, window: int | None) -> None:
+    def __init__(
+        self, config: EngineConfig, pages: PagePool, store: EncoderStore, *, window: int | None, pooling: Pooling
+    ) -> None:
         self._config = config
         self._window = window
         self._pages = pages
+        bypass: Bypass | None = "off" if pages.max_cached == 0 else None if window is None else "window"
+        self.prefix = PrefixCache(pages, config.page_size, bypass=bypass, pooling=pooling)
         self._store = store
         self._waiting: list[tuple[tuple[int, int, int], Sequence]] = []
         self.running: list[Sequence] = []
@@ -132,11 +138,10 @@ class Scheduler:
         """Start waiting sequences in order, while there is a place and pages for all their rows and one more."""
         while self._waiting and self._slots:
             sequence = self._waiting[0][1]
-            taken = self._pages.take(pages_for(len(sequence) + 1, self._config.page_size))
-            if taken is None:
+            if not self.prefix.admit(sequence):
                 return
             heapq.heappop(self._waiting)
-            sequence.pages, sequence.phase = taken, "running"
+            sequence.phase = "running"
             sequence.slot = heapq.heappop(self._slots)
             self.running.append(sequence)
             self.running.sort(key=_order)
@@ -212,6 +217,7 @@ class Scheduler:
         """Rows [start, stop) are computed, but for those of drafted tokens that were not accepted: what stands in
         their places is written over."""
         work.sequence.num_computed_tokens = work.stop - len(work.draft) + accepted
+        self.prefix.publish(work.sequence)
         if self._window is not None:
             self._free_unseen(work.sequence, self._window)
 
@@ -251,15 +257,16 @@ class Scheduler:
 
     def _release(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        self.prefix.publish(sequence)
         self._pages.give_back(sequence.pages)
         heapq.heappush(self._slots, sequence.slot)
-        sequence.pages, sequence.num_freed_pages, sequence.slot = [], 0, -1
+        sequence.pages, sequence.num_freed_pages, sequence.num_published_pages, sequence.slot = [], 0, 0, -1
 
     def check_integrity(self) -> None:
         """Assert that pages, places and encodings are held by running sequences alone."""
-        self._pages.check_integrity()
-        held = sum(len(sequence.pages) for sequence in self.running)
-        assert self._pages.num_free + held == self._pages.num_pages
+        held = [page for sequence in self.running for page in sequence.pages]
+        self._pages.check_integrity(held)
+        assert self._pages.num_free + len(set(held)) == self._pages.num_pages
         assert len(self._slots) + len(self.running) == self._config.max_num_seqs
         assert self.running or self.jobs or not self._store.num_pinned
 

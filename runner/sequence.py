@@ -38,6 +38,9 @@ class Sequence:
     num_computed_tokens: int = 0
     pages: list[int] = field(default_factory=list)  # of rows from num_freed_pages * page_size on
     num_freed_pages: int = 0  # before those: no layer can see them any more
+    page_keys: list[bytes] = field(default_factory=list)  # of its full pages, as far as they were asked for
+    num_published_pages: int = 0  # of `pages`, which can be found by their keys
+    num_cached_tokens: int | None = None  # rows it found computed when it was first admitted
     slot: int = -1
     last_rows: tuple[int, ...] = field(init=False)  # the last cell of each item: then its encoding is not needed
     finish_reason: FinishReason | None = None

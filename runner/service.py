@@ -182,6 +182,7 @@ class Service:
             case DropCaches():
                 self._assembled.admission.ingest.cache.clear()
                 self._mailbox.put(self._assembled.store.drop_unpinned)
+                self._mailbox.put(self._assembled.pages.forget)
             case Shutdown(grace_s=grace_s):
                 self._submissions.refuse_new()
                 self._mailbox.put(lambda: self._stop(grace_s))

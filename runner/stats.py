@@ -30,6 +30,12 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     for (backend, reason), count in list(assembled.admission.ingest.decodes.items()):
         quoted = reason.replace('"', "'")
         counters[f'evs:decodes_total{{backend="{backend}",reason="{quoted}"}}'] = count
+    prefix = scheduler.prefix
+    counters["vllm:prefix_cache_queries_total"] = prefix.events["queries"]
+    counters["vllm:prefix_cache_hits_total"] = prefix.events["hits"]
+    counters["evs:prefix_cache_evictions_total"] = assembled.pages.num_evicted
+    for reason, count in list(prefix.skipped.items()):
+        counters[f'evs:prefix_cache_skipped_total{{reason="{reason}"}}'] = count
     for (what, method), count in list(submissions.cells.items()):
         counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
     for (mode, reason), count in list(engine.runner.routes.items()):
@@ -44,6 +50,7 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
         "vllm:num_requests_waiting": scheduler.num_waiting + submissions.num_pending,
         "vllm:kv_cache_usage_perc": 1 - pages.num_free / pages.num_pages,
         "evs:kv_pages_free": pages.num_free,
+        "evs:kv_pages_cached": pages.num_cached,
         "evs:kv_pages_total": pages.num_pages,
         "evs:encoder_outputs_pinned": assembled.store.num_pinned,
         "evs:encoder_outputs_bytes": assembled.store.used_bytes,

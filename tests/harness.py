@@ -38,6 +38,7 @@ class Answer:
     usage: PromptUsage
     token_ids: list[int] = field(default_factory=list)
     finish_reason: str | None = None
+    cached_tokens: int = 0
     tops: list[dict[int, float]] = field(default_factory=list)
 
     @property
@@ -134,6 +135,7 @@ class LocalEngine:
         for delta in deltas:
             answer = self.answers[delta.request_id, delta.index]
             answer.token_ids += delta.token_ids
+            answer.cached_tokens = delta.cached_tokens
             answer.tops += [dict(logprob.top) for logprob in delta.logprobs]
             answer.finish_reason = delta.finish_reason or answer.finish_reason
 

@@ -65,9 +65,9 @@ INFO = EngineInfo(
     tokenizer_json=make_byte_tokenizer().to_str(),
     load_s=0.0,
 )
+CACHED_TOKENS = 3
 USAGE = PromptUsage(
     prompt_tokens=PROMPT_TOKENS,
-    cached_tokens=3,
     video_tokens=4,
     evs=EvsUsage(
         method="none", frames=2, slots=1, cells=4, kept=4, kept_per_slot=((4,),), encoder_cells=4, encoder="full"
@@ -166,6 +166,7 @@ class FakeEngine:
                 token_ids=(),
                 finish_reason="length" if cut else self._finish,
                 stop_token_id=None if cut else END,
+                cached_tokens=CACHED_TOKENS if index == 0 else 0,
             )
 
     def _delta(self, request: Generate, index: int, step: list[int], place: int) -> Delta:
@@ -179,6 +180,7 @@ class FakeEngine:
             index=index,
             token_ids=tuple(step),
             logprobs=logprobs,
+            cached_tokens=CACHED_TOKENS if index == 0 else 0,
             finish_reason="error" if place == self._fails_at else None,
             error="secret detail at 0xdeadbeef" if place == self._fails_at else None,
         )

@@ -117,8 +117,9 @@ def test_pruned_prompts_in_chunks_batches_and_after_preemption(engine: tuple[Loc
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_repeated_question_decodes_and_encodes_nothing(engine: tuple[LocalEngine, Path], method: str) -> None:
+    """Nor where no computed prompt is kept."""
     local, folder = engine
-    fresh = rebuilt(local, folder)
+    fresh = rebuilt(local, folder, prefix_cache_bytes=0)
     chat = [as_message(TURNS["two_clips"])]
     first = fresh.answer(chat, sampling=fresh.everything(3), evs=METHODS[method])
     before = (fresh.media_events(), fresh.encoder_events())

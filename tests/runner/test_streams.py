@@ -180,9 +180,11 @@ async def test_pictures_that_come_one_by_one(checkpoint: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("overload", ["drop_oldest", "drop_newest", "error"])
 async def test_overload(checkpoint: Callable[[str], Path], overload: Any) -> None:
-    """More pictures at once than may wait: each is in a window or named once, or the stream ends and says why."""
+    """More pictures at once than may wait: each is in a window or named once, or the stream ends and says why. With a
+    prefix cache the windows of this still scene would be one, and as fast as they come."""
     pictures = [png_file(frame) for frame in scene(300, size=(64, 64))]
-    async with engine(checkpoint("qwen3_vl"), max_num_batched_tokens=64, max_num_seqs=4) as client:
+    slow = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "prefix_cache_bytes": 0}
+    async with engine(checkpoint("qwen3_vl"), **slow) as client:
         if overload == "error":
             with pytest.raises(RequestError, match="faster than") as refusal:
                 await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0)
