@@ -61,9 +61,9 @@ async def from_source(client: EngineClient, source: Any, **options: Any) -> list
 
 
 async def from_pieces(client: EngineClient, pieces: Sequence[bytes], *, pace_s: float = 0.0, fps: float = 2.0,
-                      how: str = "commit", **options: Any) -> list[Any]:  # fmt: skip
+                      how: str = "commit", window: WindowOptions = WINDOW, **options: Any) -> list[Any]:  # fmt: skip
     name = f"pieces{next(NAMES)}"
-    request = OpenStream(request_id=name, window=WINDOW, **options)
+    request = OpenStream(request_id=name, window=window, **options)
     stream = client.open_stream(request)
     events: list[Any] = []
 
@@ -183,14 +183,17 @@ async def test_overload(checkpoint: Callable[[str], Path], overload: Any) -> Non
     """More pictures at once than may wait: each is in a window or named once, or the stream ends and says why. With a
     prefix cache the windows of this still scene would be one, and as fast as they come."""
     pictures = [png_file(frame) for frame in scene(300, size=(64, 64))]
+    window = WindowOptions(
+        duration_s=16.0, stride_s=0.5, fps=2.0
+    )  # each picture in 32 windows: far more than one costs
     slow = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "prefix_cache_bytes": 0}
     async with engine(checkpoint("qwen3_vl"), **slow) as client:
         if overload == "error":
             with pytest.raises(RequestError, match="faster than") as refusal:
-                await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0)
+                await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0, window=window)
             assert refusal.value.code == "overload"
             return
-        events = await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0)
+        events = await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0, window=window)
     used, dropped = fates(events)
     assert sorted([*used, *[seq for seqs in dropped.values() for seq in seqs]]) == list(range(300))
     assert len(dropped["overload"]) > 10
