@@ -107,6 +107,9 @@ class Speculation:
         if not depth:
             return {}
         guesses = self._proposer.propose(decoding, depth)
+        if not any(guesses):
+            self._depth.reasons["no_guess"] += 1
+            return {}
         self._reach = {sequence.id: len(guess) for sequence, guess in zip(decoding, guesses, strict=True)}
         return {sequence: _fill(sequence, guess, depth) for sequence, guess in zip(decoding, guesses, strict=True)}
 

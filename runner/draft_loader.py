@@ -1,0 +1,55 @@
+"""Loads the model that guesses for another. Owns what it must have in common with it; knows no requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import torch
+from transformers import AutoModelForCausalLM
+
+from attention.bridge import register_attention
+from runner.config import EngineConfig
+from runner.draft_model import LanguageModel
+from runner.errors import EngineStartError
+from runner.families.text_only import SERVED, TextOnly
+from runner.loader import LoadedModel, OnProgress, find_checkpoint, load_model, read_config
+from runner.packed_linear import pack_linears
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LoadedDraft:
+    model: LanguageModel
+    dtype: torch.dtype
+
+
+def load_draft(config: EngineConfig, target: LoadedModel, on_progress: OnProgress) -> LoadedDraft:
+    """A language model, or a checkpoint of a served family, whose tower stays unused, in the target's dtype. Raises
+    EngineStartError for one of another vocabulary."""
+    name = config.speculating.model
+    assert name is not None
+    draft = _load(config, name, target, on_progress)
+    ours, theirs = target.family.shape.vocab_size, draft.model.shape.vocab_size
+    if ours != theirs:
+        raise EngineStartError(
+            f"--speculative-model {name} has a vocabulary of {theirs} tokens, and {config.model} one of {ours}; "
+            "choose a smaller model of the same family"
+        )
+    return draft
+
+
+def _load(config: EngineConfig, name: str, target: LoadedModel, on_progress: OnProgress) -> LoadedDraft:
+    folder = find_checkpoint(name, None, on_progress)
+    if read_config(folder).model_type not in SERVED:
+        dtype = str(target.dtype).removeprefix("torch.")
+        wanted = msgspec.structs.replace(config, model=str(folder), revision=None, dtype=dtype)
+        return LoadedDraft(model=load_model(wanted, on_progress).family, dtype=target.dtype)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=target.dtype, attn_implementation=register_attention(), use_safetensors=True
+        )
+    except (OSError, ValueError) as error:
+        raise EngineStartError(f"the checkpoint {folder.name} cannot be loaded: {error}") from error
+    draft = TextOnly(model.to(target.device).eval())
+    pack_linears(model)
+    return LoadedDraft(model=draft, dtype=target.dtype)
