@@ -110,9 +110,10 @@ class Settings(BaseSettings):
     attention_backend: Literal["auto", "sdpa", "flashinfer"] = Field("auto", description="attention backend")
     kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="numbers of the KV cache; fp8 with flashinfer")
     graphs: Literal["auto", "always", "never"] = Field("auto", description="when to run captured graphs")
-    speculative_method: Literal["none", "ngram"] = Field(
-        "ngram", description="who guesses tokens that the model then checks; ngram: earlier text"
+    speculative_method: Literal["none", "ngram", "draft"] = Field(
+        "ngram", description="who guesses tokens that the model then checks: earlier text, or a small model"
     )
+    speculative_model: str | None = Field(None, description="draft: the small model, a folder or a hub id")
     num_speculative_tokens: int = Field(8, ge=1, description="most tokens guessed at once; how many pay is measured")
 
     # sessions of /v1/realtime, and windows over a clip
@@ -167,6 +168,8 @@ class Settings(BaseSettings):
                 f"--max-num-batched-tokens ({self.max_num_batched_tokens}) must be at least --max-num-seqs "
                 f"({self.max_num_seqs})"
             )
+        if (self.speculative_method == "draft") != (self.speculative_model is not None):
+            raise ValueError("--speculative-method draft needs --speculative-model, and no other method has one")
         if self.allowed_local_media_path is not None and not self.allowed_local_media_path.is_dir():
             raise ValueError("--allowed-local-media-path is not a folder")
         return self
@@ -205,7 +208,11 @@ class Settings(BaseSettings):
             kv_cache_dtype=self.kv_cache_dtype,
             prefix_cache_bytes=self.prefix_cache,
             graphs=self.graphs,
-            speculating=Speculating(method=self.speculative_method, max_tokens=self.num_speculative_tokens),
+            speculating=Speculating(
+                method=self.speculative_method,
+                model=self.speculative_model,
+                max_tokens=self.num_speculative_tokens,
+            ),
             evs=EvsServing(
                 method=self.evs,
                 rate=self.evs_rate,

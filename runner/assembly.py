@@ -13,6 +13,8 @@ from runner.admission import Admission, Limits
 from runner.capacity import Capacity, free_memory_bytes, plan_capacity
 from runner.config import EngineConfig
 from runner.draft_depth import DraftDepth, depths_up_to
+from runner.draft_loader import LoadedDraft, load_draft
+from runner.draft_model import DraftModel
 from runner.encoder_store import EncoderStore
 from runner.engine import Engine
 from runner.entering import encoders_of
@@ -53,14 +55,20 @@ def assemble(config: EngineConfig, on_progress: OnProgress) -> Assembled:
     torch.set_num_threads(config.threads or count_cores())
     pool = _decode_pool(config)
     loaded = load_model(config, on_progress)
-    return build_engine(config, loaded, pool, started=started)
+    draft = load_draft(config, loaded, on_progress) if config.speculating.method == "draft" else None
+    return build_engine(config, loaded, pool, started=started, draft=draft)
 
 
-def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *, started: float) -> Assembled:
-    """An engine over a model that is in memory; several may be built over one, but only one may step at a time."""
+def build_engine(
+    config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *, started: float, draft: LoadedDraft | None = None
+) -> Assembled:
+    """An engine over models that are in memory; several may be built over one, but only one may step at a time."""
     shape = loaded.family.shape
     kv_dtype = torch.float8_e4m3fn if config.kv_cache_dtype == "fp8" else loaded.dtype
-    capacity = plan_capacity(config, shape, kv_dtype, loaded.device, free_memory_bytes(loaded.device))
+    beside = 0 if draft is None else draft.layout(num_pages=1, page_size=config.page_size).page_bytes
+    capacity = plan_capacity(
+        config, shape, kv_dtype, loaded.device, free_memory_bytes(loaded.device), draft_page_bytes=beside
+    )
     backend, chosen = _backend(config, capacity.kv)
     if shape.prefix != "none" and not backend.capabilities.mm_prefix:
         raise EngineStartError(f"{loaded.family.name} reads pictures both ways, which {chosen} does not compute")
@@ -87,14 +95,11 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
         max_media_items=config.max_media_items,
         step_tokens=config.max_num_batched_tokens,
     )
+    pooling = embedding_policy(loaded.family).pooling
+    scheduler = Scheduler(config, pages, store, window=capacity.kv.window, pooling=pooling)
     ingest = Ingest(loaded.family, pool, MediaCache(config.media_cache_bytes), store)
     return Assembled(
-        engine=Engine(
-            Scheduler(config, pages, store, window=capacity.kv.window, pooling=embedding_policy(loaded.family).pooling),
-            runner,
-            store,
-            _speculation(config),
-        ),
+        engine=Engine(scheduler, runner, store, _speculation(config, draft, capacity.kv.num_pages)),
         admission=Admission(loaded.family, loaded.tokenizer, ingest, limits, evs=config.evs, seed=config.seed),
         pool=pool,
         pages=pages,
@@ -104,8 +109,12 @@ def build_engine(config: EngineConfig, loaded: LoadedModel, pool: DecodePool, *,
     )
 
 
-def _speculation(config: EngineConfig) -> Speculation:
+def _speculation(config: EngineConfig, draft: LoadedDraft | None, num_pages: int) -> Speculation:
+    """Texts are no longer than the sequences they are of, so as many pages as there are for these hold them."""
     proposer: Proposer | None = NgramProposer() if config.speculating.method == "ngram" else None
+    if draft is not None:
+        backend, _ = _backend(config, draft.layout(num_pages=num_pages, page_size=config.page_size))
+        proposer = DraftModel(draft.model, backend, max_rows=config.max_num_batched_tokens)
     return Speculation(proposer, DraftDepth(depths_up_to(config.speculating.max_tokens)))
 
 

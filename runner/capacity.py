@@ -32,9 +32,16 @@ class Capacity:
 
 
 def plan_capacity(
-    config: EngineConfig, shape: DecoderShape, dtype: torch.dtype, device: torch.device, free_bytes: int
+    config: EngineConfig,
+    shape: DecoderShape,
+    dtype: torch.dtype,
+    device: torch.device,
+    free_bytes: int,
+    *,
+    draft_page_bytes: int = 0,
 ) -> Capacity:
-    """Pages for every sequence at full length if that fits the share of free memory, else what fits.
+    """Pages for every sequence at full length if that fits the share of free memory, else what fits. draft_page_bytes:
+    what a guessing model keeps beside each page.
 
     Raises EngineStartError when a length was asked for that the pages cannot hold.
     """
@@ -47,7 +54,7 @@ def plan_capacity(
         raise EngineStartError(f"max_model_len {wanted_len} is over the model's {shape.max_positions} positions")
     wanted = config.max_num_seqs * pages_for(wanted_len, config.page_size)
     budget = config.kv_memory_bytes or int(free_bytes * KV_SHARE[device.type])
-    num_pages = max(1, min(wanted, budget // page.page_bytes))
+    num_pages = max(1, min(wanted, budget // (page.page_bytes + draft_page_bytes)))
     tokens = num_pages * config.page_size
     if config.max_model_len is not None and tokens < config.max_model_len:
         raise EngineStartError(

@@ -38,14 +38,18 @@ class EvsServing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Speculating(msgspec.Struct, frozen=True, kw_only=True):
-    """Who guesses tokens before the model draws them, and at most how many a step."""
+    """Who guesses tokens before the model draws them, and at most how many a step. model: folder or hub id of the model
+    that guesses, with `draft` alone."""
 
-    method: Literal["none", "ngram"] = "none"
+    method: Literal["none", "ngram", "draft"] = "none"
+    model: str | None = None
     max_tokens: int = 8
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
             raise ValueError(f"num_speculative_tokens must be at least 1, got {self.max_tokens}")
+        if (self.method == "draft") != (self.model is not None):
+            raise ValueError("speculative_method draft needs a speculative_model, and no other method has one")
 
 
 _AT_LEAST_ONE = (

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from attention.bridge import register_attention
+from attention.protocol import KVLayout
 from runner.config import EngineConfig
 from runner.draft_model import LanguageModel
 from runner.errors import EngineStartError
@@ -19,8 +20,20 @@ from runner.packed_linear import pack_linears
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoadedDraft:
+    """A language model that fits its target."""
+
+    name: str
     model: LanguageModel
     dtype: torch.dtype
+    device: torch.device
+
+    def layout(self, *, num_pages: int, page_size: int) -> KVLayout:
+        """Pages for its own keys."""
+        shape = self.model.shape
+        return KVLayout(
+            num_layers=shape.num_layers, num_pages=num_pages, page_size=page_size, num_kv_heads=shape.num_kv_heads,
+            head_dim=shape.head_dim, dtype=self.dtype, device=self.device, layers=shape.layers,
+        )  # fmt: skip
 
 
 def load_draft(config: EngineConfig, target: LoadedModel, on_progress: OnProgress) -> LoadedDraft:
@@ -43,7 +56,9 @@ def _load(config: EngineConfig, name: str, target: LoadedModel, on_progress: OnP
     if read_config(folder).model_type not in SERVED:
         dtype = str(target.dtype).removeprefix("torch.")
         wanted = msgspec.structs.replace(config, model=str(folder), revision=None, dtype=dtype)
-        return LoadedDraft(model=load_model(wanted, on_progress).family, dtype=target.dtype)
+        return LoadedDraft(
+            name=name, model=load_model(wanted, on_progress).family, dtype=target.dtype, device=target.device
+        )
     try:
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=target.dtype, attn_implementation=register_attention(), use_safetensors=True
@@ -52,4 +67,4 @@ def _load(config: EngineConfig, name: str, target: LoadedModel, on_progress: OnP
         raise EngineStartError(f"the checkpoint {folder.name} cannot be loaded: {error}") from error
     draft = TextOnly(model.to(target.device).eval())
     pack_linears(model)
-    return LoadedDraft(model=draft, dtype=target.dtype)
+    return LoadedDraft(name=name, model=draft, dtype=target.dtype, device=target.device)

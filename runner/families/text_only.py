@@ -1,5 +1,5 @@
-"""Language models without a tower, which guess for those with one. Owns which are taken; knows no pictures and no pages.
-"""
+"""Language models without a tower, which guess for those with one. Owns which are taken; knows no pictures and no
+pages."""
 
 from __future__ import annotations
 

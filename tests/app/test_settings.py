@@ -78,6 +78,8 @@ def test_keys_are_not_printed() -> None:
         (["--allowed-local-media-path", "/no/such/folder"], "not a folder"),
         (["--port", "70000"], "65535"),
         (["--dtype", "int3"], "float32"),
+        (["--speculative-method", "draft"], "needs --speculative-model"),
+        (["--speculative-model", "small"], "no other method has one"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused(args: list[str], words: str) -> None:
@@ -132,6 +134,8 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
 def test_flags_of_speculation_reach_the_engine() -> None:
     """A server guesses by n-grams unless it is told not to."""
     assert load_settings(["m"]).to_engine_config().speculating == Speculating(method="ngram", max_tokens=8)
+    args = ["--speculative-method", "draft", "--speculative-model", "small"]
+    assert load_settings(["m", *args]).to_engine_config().speculating == Speculating(method="draft", model="small")
     args = ["--speculative-method", "none", "--num-speculative-tokens", "3"]
     assert load_settings(["m", *args]).to_engine_config().speculating == Speculating(method="none", max_tokens=3)
 
