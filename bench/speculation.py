@@ -3,10 +3,10 @@
     python -m bench.speculation FOLDER [--draft MODEL] [--tokens N] [--repeats N]
 
 FOLDER is what bench/checkpoint.py made. Each load is answered with and without guesses in turn, in this process; the
-rate is that of the tokens after the first. Loads: `repetitive`, greedy, which random weights answer with the same tokens
-again and again; `fresh`, sampled from the whole vocabulary, where nothing said comes again; `hostile`, sampled evenly from
-sixteen tokens, where there is nearly always a guess and fifteen of sixteen are wrong. Prints a table for people and one
-JSON line. Measure on a quiet machine.
+rate is that of the tokens after the first. Loads: `repetitive`, greedy, which random weights answer with the same
+tokens again and again; `fresh`, sampled from the whole vocabulary, where nothing said comes again; `hostile`, sampled
+from sixteen tokens, where there is nearly always a guess, and nearly always a wrong one. Prints a table for people and
+one JSON line. Measure on a quiet machine.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from runner.messages import Generate
 from runner.requests import ChatMessage, EvsOptions, SamplingParams, TextPart
 from runner.speculation import Speculation
 
-EVEN = SamplingParams(temperature=100.0, logit_bias=dict.fromkeys(range(1000, 1016), 10_000.0))
+EVEN = SamplingParams(temperature=1.0, logit_bias=dict.fromkeys(range(1000, 1016), 100.0))
 LOADS: dict[str, tuple[SamplingParams, int]] = {
     "repetitive": (SamplingParams(temperature=0.0), 1),
     "repetitive, 4 at once": (SamplingParams(temperature=0.0), 4),
