@@ -15,11 +15,15 @@ from runner.requests import EvsOptions, SamplingParams
 from runner.sequence import Sequence, SequenceId
 from runner.speculation import NgramProposer, Proposer, Speculation
 from tests.checkpoints import BUILDERS
+from tests.checkpoints.base import save
+from tests.checkpoints.gemma3 import make_gemma3
+from tests.checkpoints.paligemma import make_paligemma
 from tests.harness import Answer, LocalEngine, local_engine, rebuilt
-from tests.oracle import as_message
+from tests.oracle import Part, as_message, noise_picture
 from tests.runner.test_history import TURN, assert_same
 
 MAX_TOKENS, LONG = 24, 40
+WINDOWS = ["sliding_attention"] * 3
 GATE = EvsOptions(method="gate", threshold=0.2)
 
 
@@ -207,6 +211,36 @@ def test_earlier_text_is_guessed_again(qwen: tuple[LocalEngine, Path]) -> None:
     assert engine.answers[name, 0].token_ids == alone.token_ids
     assert speculation.counters["accepted"] > 20
     assert steps < 45
+
+
+GEMMA_2 = {
+    "model_type": "gemma2", "num_key_value_heads": 2, "sliding_window": 8, "query_pre_attn_scalar": 20,
+    "attn_logit_softcapping": 4.0, "final_logit_softcapping": 6.0,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["windows in all layers", "bounded scores"])
+def test_layers_that_see_less(tmp_path: Path, kind: str) -> None:
+    """Rows of drafts behind a window whose pages were given back, and rows whose scores are bounded."""
+    made = make_paligemma(text=GEMMA_2) if kind == "bounded scores" else make_gemma3(layer_types=WINDOWS)
+    save(tmp_path, *made)
+    turn: list[Part] = [noise_picture(2, size=(64, 80)), "why?"]
+    with local_engine(tmp_path) as local:
+        alone = local.answer([as_message(turn)], sampling=local.everything(60))
+        engine = rebuilt(local, tmp_path)
+        known: dict[str, list[int]] = {}
+        speculation = replay(engine, known)
+        known[engine.submit([as_message(turn)], sampling=engine.everything(60))] = alone.token_ids
+        freed = 0
+        while engine.engine.has_work:
+            engine.step()
+            engine.engine.scheduler.check_integrity()
+            freed = max([freed, *(s.num_freed_pages for s in engine.engine.scheduler.running)])
+        (ours,) = engine.answers.values()
+        assert_same(ours, alone)
+        assert speculation.counters["accepted"] > 0
+        assert bool(freed) == (kind == "windows in all layers")
 
 
 def test_aborts_and_failing_steps_leave_nothing(
