@@ -8,19 +8,22 @@ decode wrapper, any other step as a whole by the prefill wrapper, with ranges as
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from attention.flashinfer_static import FlashInferStatic
 from attention.page_lists import PageLists, page_lists
-from attention.protocol import AttentionMetadata, Capabilities, KVLayout, LayerAttention, slot_mapping
+from attention.protocol import AttentionMetadata, Capabilities, KVLayout, LayerAttention, StaticTables, slots_on
 
 FP8 = torch.float8_e4m3fn
 CAPABILITIES = Capabilities(
     name="flashinfer",
     devices=("cuda",),
     graphs=True,
+    static_cost="read",
     mm_prefix=True,
     kv_dtypes=(torch.bfloat16, torch.float16, FP8),
 )
@@ -29,7 +32,7 @@ WORKSPACE_BYTES = 128 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Call:
+class Call:
     """What a kernel must know of its layers beside the step."""
 
     num_heads: int
@@ -38,13 +41,9 @@ class _Call:
 
 
 class FlashInferBackend:
-    """Keys and values of layer l lie in two (num_pages, page_size, KH, K) tensors.
+    """Keys and values of layer l lie in two (num_pages + 1, page_size, KH, K) tensors."""
 
-    graph_sizes: numbers of sequences for which decode steps are planned in buffers that keep their addresses, so that a
-    captured graph finds each step's pages there. max_pages: pages that one such step may name.
-    """
-
-    def __init__(self, layout: KVLayout, *, graph_sizes: tuple[int, ...] = (), max_pages: int | None = None) -> None:
+    def __init__(self, layout: KVLayout) -> None:
         if layout.dtype not in CAPABILITIES.kv_dtypes or layout.head_dim not in HEAD_DIMS:
             raise ValueError(
                 f"flashinfer keeps keys in {CAPABILITIES.kv_dtypes} with {HEAD_DIMS} numbers a head, not "
@@ -52,16 +51,16 @@ class FlashInferBackend:
             )
         self.layout, self.capabilities = layout, CAPABILITIES
         self._package: Any = importlib.import_module("flashinfer")
-        shape = (layout.num_layers, 2, layout.num_pages, layout.page_size, layout.num_kv_heads, layout.head_dim)
+        shape = (layout.num_layers, 2, layout.num_pages + 1, layout.page_size, layout.num_kv_heads, layout.head_dim)
         self.memory = torch.zeros(shape, dtype=torch.uint8, device=layout.device).to(layout.dtype)
-        self._graph_sizes, self._max_pages = graph_sizes, max_pages or layout.num_pages
-        self._wrappers: dict[tuple[LayerAttention, str, int], Any] = {}
-        self.calls: dict[LayerAttention, _Call] = {}
+        self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=layout.device)
+        self._wrappers: dict[tuple[LayerAttention, str], Any] = {}
+        self.calls: dict[LayerAttention, Call] = {}
 
     def plan(self, metadata: AttentionMetadata) -> FlashInferStep:
         """Plan all kinds of layers whose calls are known: all of them, from the second step on."""
         layout = self.layout
-        slots = torch.from_numpy(slot_mapping(metadata, layout.page_size)).to(layout.device)
+        slots = slots_on(layout.device, metadata, layout.page_size)
         kinds = dict.fromkeys(layout.by_layer)
         lists = {kind: page_lists(metadata, layout.page_size, kind) for kind in kinds}
         step = FlashInferStep(backend=self, slots=slots, lists=lists, planned={})
@@ -69,73 +68,79 @@ class FlashInferBackend:
             step.planned[kind] = self.plan_kind(kind, lists[kind], call)
         return step
 
-    def plan_kind(self, kind: LayerAttention, lists: PageLists, call: _Call) -> Any:
+    def plan_kind(self, kind: LayerAttention, lists: PageLists, call: Call) -> Any:
         """The wrapper that runs this step's layers of a kind."""
-        size = len(lists.last_page_len)
-        is_decode = int(lists.rows_indptr[-1]) == size and lists.mask is None
+        is_decode = int(lists.rows_indptr[-1]) == len(lists.last_page_len) and lists.mask is None
         if is_decode:
-            wrapper = self._decode_wrapper(kind, size)
-            pages = (lists.pages_indptr, lists.pages, lists.last_page_len)
-            wrapper.plan(*pages, *self._sizes(call), **self._options(kind, call))
+            wrapper = self._wrapper(kind, "decode")
+            self.plan_wrapper(wrapper, (lists.pages_indptr, lists.pages, lists.last_page_len), kind, call)
             return wrapper
-        wrapper = self._prefill_wrapper(kind, "masked" if lists.mask is not None else "causal")
+        wrapper = self._wrapper(kind, "masked" if lists.mask is not None else "causal")
         tables = (lists.rows_indptr, lists.pages_indptr, lists.pages, lists.last_page_len)
         if lists.mask is None:
-            wrapper.plan(*tables, *self._sizes(call), causal=True, **self._options(kind, call))
+            self.plan_wrapper(wrapper, tables, kind, call, causal=True)
             return wrapper
         # Given packed, a mask's offsets would be counted in bits and read as bytes: the package packs it itself.
         moved = [x.to(self.layout.device) for x in (*tables, lists.mask)]
-        options = {**self._options(kind, call), "window_left": -1}  # the mask holds the window, too
-        wrapper.plan(*moved[:4], *self._sizes(call), causal=False, custom_mask=moved[4], **options)
+        window_left = -1  # the mask holds the window, too
+        self.plan_wrapper(
+            wrapper, moved[:4], kind, call, causal=False, custom_mask=moved[4], window_left=window_left
+        )
         return wrapper
 
-    def _sizes(self, call: _Call) -> tuple[int, int, int, int]:
-        return call.num_heads, self.layout.num_kv_heads, self.layout.head_dim, self.layout.page_size
-
-    def _options(self, kind: LayerAttention, call: _Call) -> dict[str, Any]:
-        return {
+    def plan_wrapper(
+        self, wrapper: Any, tables: Sequence[torch.Tensor], kind: LayerAttention, call: Call, **options: Any
+    ) -> None:
+        layout = self.layout
+        named = {
             "window_left": -1 if kind.window is None else kind.window - 1,
             "logits_soft_cap": kind.softcap,
             "sm_scale": call.scale,
             "q_data_type": call.dtype,
-            "kv_data_type": self.layout.dtype,
+            "kv_data_type": layout.dtype,
+            **options,
         }
+        wrapper.plan(*tables, call.num_heads, layout.num_kv_heads, layout.head_dim, layout.page_size, **named)
 
-    def _decode_wrapper(self, kind: LayerAttention, size: int) -> Any:
-        """One for each batch size that has a graph, and one for all others."""
-        fixed = size if size in self._graph_sizes else 0
-        key = (kind, "decode", fixed)
-        if key not in self._wrappers:
-            buffers: dict[str, Any] = {}
-            if fixed:
-                buffers = {
-                    "use_cuda_graph": True,
-                    "paged_kv_indptr_buffer": self._buffer(size + 1),
-                    "paged_kv_indices_buffer": self._buffer(self._max_pages),
-                    "paged_kv_last_page_len_buffer": self._buffer(size),
-                }
-            # Tensor cores pay with grouped heads, and are needed for keys in FP8.
-            self._wrappers[key] = self._package.BatchDecodeWithPagedKVCacheWrapper(
-                self._workspace(), "NHD", use_tensor_cores=True, backend="fa2", **buffers
-            )
-        return self._wrappers[key]
+    def make_decode_wrapper(self, **buffers: Any) -> Any:
+        """Tensor cores pay with grouped heads, and are needed for keys in FP8."""
+        return self._package.BatchDecodeWithPagedKVCacheWrapper(
+            self._workspace, "NHD", use_tensor_cores=True, backend="fa2", **buffers
+        )
 
-    def _prefill_wrapper(self, kind: LayerAttention, form: str) -> Any:
-        """Other kernels than fa2 take neither masks nor FP8 keys beside wider queries."""
-        key = (kind, form, 0)
+    def make_prefill_wrapper(self, backend: str, **buffers: Any) -> Any:
+        return self._package.BatchPrefillWithPagedKVCacheWrapper(self._workspace, "NHD", backend=backend, **buffers)
+
+    def _wrapper(self, kind: LayerAttention, form: str) -> Any:
+        """One for each kind of layer and form of step. All share a workspace: what a plan holds lies in the wrappers,
+        and what a kernel leaves in the workspace nobody reads after it."""
+        key = (kind, form)
         if key not in self._wrappers:
+            # Other kernels than fa2 take neither masks nor FP8 keys beside wider queries.
             is_plain = form == "causal" and self.layout.dtype != FP8
-            self._wrappers[key] = self._package.BatchPrefillWithPagedKVCacheWrapper(
-                self._workspace(), "NHD", backend="auto" if is_plain else "fa2"
+            self._wrappers[key] = (
+                self.make_decode_wrapper()
+                if form == "decode"
+                else self.make_prefill_wrapper("auto" if is_plain else "fa2")
             )
         return self._wrappers[key]
 
-    def _buffer(self, length: int) -> torch.Tensor:
-        return torch.zeros(length, dtype=torch.int32, device=self.layout.device)
+    def plan_static(self, tables: StaticTables) -> FlashInferStatic:
+        return FlashInferStatic(self, tables)
 
-    def _workspace(self) -> torch.Tensor:
-        """Each wrapper's own: plans of several kinds live through one step."""
-        return torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.layout.device)
+    def clear(self, pages: Sequence[int], value: float = 0.0) -> None:
+        for page in pages:
+            if self.layout.dtype == FP8:
+                self.memory.view(torch.uint8)[:, :, page] = int(torch.tensor(value).to(FP8).view(torch.uint8))
+            else:
+                self.memory[:, :, page] = value
+
+    def note_call(self, layer: int, q: torch.Tensor, scale: float) -> tuple[LayerAttention, Call]:
+        """How a layer's kind is called; all of a kind must be called alike."""
+        kind, call = self.layout.by_layer[layer], Call(num_heads=q.shape[1], scale=scale, dtype=q.dtype)
+        if self.calls.setdefault(kind, call) != call:
+            raise ValueError(f"layers of kind {kind} are called as {self.calls[kind]} and as {call}")
+        return kind, call
 
     def write(self, layer: int, slots: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
         """Put rows (S, KH, K) into their slots; FP8 keeps what it can hold."""
@@ -160,9 +165,7 @@ class FlashInferStep:
 
     def run(self, layer: int, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         backend = self.backend
-        kind, call = backend.layout.by_layer[layer], _Call(num_heads=q.shape[1], scale=scale, dtype=q.dtype)
-        if backend.calls.setdefault(kind, call) != call:
-            raise ValueError(f"layers of kind {kind} are called as {backend.calls[kind]} and as {call}")
+        kind, call = backend.note_call(layer, q, scale)
         if kind not in self.planned:
             self.planned[kind] = backend.plan_kind(kind, self.lists[kind], call)
         backend.write(layer, self.slots, k, v)

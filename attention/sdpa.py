@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +16,14 @@ import torch
 import torch.nn.functional as F
 
 from attention.masks import first_visible, prefix_mask
-from attention.protocol import AttentionMetadata, Capabilities, KVLayout, LayerAttention, Range, slot_mapping
+from attention.protocol import AttentionMetadata, Capabilities, KVLayout, LayerAttention, Range, StaticTables, slots_on
+from attention.sdpa_static import SdpaStatic
 
 CAPABILITIES = Capabilities(
     name="sdpa",
     devices=("cpu", "cuda"),
-    graphs=False,
+    graphs=True,
+    static_cost="nameable",
     mm_prefix=True,
     kv_dtypes=(torch.float32, torch.bfloat16, torch.float16),
 )
@@ -55,7 +58,7 @@ class _Kind:
 
 
 class SdpaBackend:
-    """Keys and values of layer l lie in two (num_pages * page_size, KH, K) tensors."""
+    """Keys and values of layer l lie in two ((num_pages + 1) * page_size, KH, K) tensors."""
 
     def __init__(self, layout: KVLayout) -> None:
         if layout.dtype not in CAPABILITIES.kv_dtypes:
@@ -63,12 +66,12 @@ class SdpaBackend:
         self.layout = layout
         self._by_layer = layout.by_layer
         self.capabilities = CAPABILITIES
-        rows = layout.num_pages * layout.page_size
+        rows = (layout.num_pages + 1) * layout.page_size
         shape = (layout.num_layers, 2, rows, layout.num_kv_heads, layout.head_dim)
         self.memory = _zeros(shape, layout)
 
     def plan(self, metadata: AttentionMetadata) -> SdpaStep:
-        slots = torch.from_numpy(slot_mapping(metadata, self.layout.page_size)).to(self.layout.device)
+        slots = slots_on(self.layout.device, metadata, self.layout.page_size)
         ranges = metadata.mm_prefix_ranges or ((),) * len(metadata.seq_lens)
         of_kind = {
             kind: _Kind(
@@ -78,6 +81,14 @@ class SdpaBackend:
             for kind in dict.fromkeys(self._by_layer)
         }
         return SdpaStep(memory=self.memory, slots=slots, by_layer=tuple(of_kind[kind] for kind in self._by_layer))
+
+    def plan_static(self, tables: StaticTables) -> SdpaStatic:
+        return SdpaStatic(self.memory, self.layout, tables)
+
+    def clear(self, pages: Sequence[int], value: float = 0.0) -> None:
+        paged = self.memory.unflatten(2, (-1, self.layout.page_size))
+        for page in pages:
+            paged[:, :, page] = value
 
     def _segment(
         self, metadata: AttentionMetadata, index: int, ranges: tuple[Range, ...], layer: LayerAttention

@@ -49,6 +49,13 @@ class _Wrapper:
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
         return torch.einsum("hqk,khd->qhd", weights, values)
 
+    def _fill(self, **tables: torch.Tensor) -> None:
+        """A graph reads its wrapper's buffers, and nothing else; their number of sequences is fixed."""
+        for name, values in tables.items():
+            if self.buffers:
+                assert "indices" in name or len(values) == len(self.buffers[name]), name
+                self.buffers[name][: len(values)].copy_(values)
+
     def _keep(self, page_size: int, named: dict[str, Any]) -> None:
         self.page_size = page_size
         self.sm_scale, self.soft_cap = named["sm_scale"], named["logits_soft_cap"]
@@ -60,6 +67,8 @@ class _Wrapper:
 class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
     def _plan(self, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, last: Any, *sizes: int, **named: Any) -> None:
         self.rows, self.pages_indptr, self.pages, self.last_page_len = qo_indptr, kv_indptr, kv_indices, last
+        self._fill(qo_indptr_buf=qo_indptr, paged_kv_indptr_buf=kv_indptr, paged_kv_indices_buf=kv_indices,
+                   paged_kv_last_page_len_buf=last)  # fmt: skip
         self._keep(sizes[3], named)
 
 
@@ -67,7 +76,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
     def _plan(self, indptr: Any, indices: Any, last: Any, *sizes: int, **named: Any) -> None:
         self.rows, self.pages_indptr = torch.arange(len(indptr)), indptr
         self.pages, self.last_page_len = indices, last
-        if self.buffers:  # a graph reads these, and nothing else
-            for name, values in (("indptr", indptr), ("indices", indices), ("last_page_len", last)):
-                self.buffers[f"paged_kv_{name}_buffer"][: len(values)].copy_(values)
+        self._fill(
+            paged_kv_indptr_buffer=indptr, paged_kv_indices_buffer=indices, paged_kv_last_page_len_buffer=last
+        )
         self._keep(sizes[3], named)

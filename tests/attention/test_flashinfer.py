@@ -19,6 +19,7 @@ from attention.protocol import AttentionMetadata, KVLayout, LayerAttention
 from tests.attention import fake_flashinfer
 from tests.attention.stepping import DIM, KV_HEADS, PAGE, draw, expected, step
 from tests.attention.test_contract import KINDS, PAGES, POISON, draw_all, layout_of
+from tests.attention.test_static import BATCH, fill, make_tables, replay
 
 
 @pytest.fixture
@@ -64,26 +65,27 @@ def test_decodes_are_planned_once_a_step_and_kind_in_buffers_that_stay(package: 
         num_layers=3, num_pages=PAGES, page_size=PAGE, num_kv_heads=KV_HEADS, head_dim=DIM, dtype=torch.float16,
         device=torch.device("cpu"), layers=kinds,
     )  # fmt: skip
-    backend = FlashInferBackend(layout, graph_sizes=(2,))
+    backend = FlashInferBackend(layout)
+    tables = make_tables(backend, 1)
+    static = backend.plan_static(tables)
     rng = np.random.default_rng(0)
     pages = list(range(PAGES))
     sequences = [draw(rng, pages, longest=30, dtype=torch.float16) for _ in range(2)]
-    tables = np.zeros((2, 8), np.int64)
-    for row, s in zip(tables, sequences, strict=True):
-        row[: len(s.pages)] = s.pages
     addresses = set()
     for length in (5, 9, 13):
-        metadata = AttentionMetadata(cu_seqlens=np.arange(3), seq_lens=np.array([length] * 2), page_table=tables)
+        for s in sequences:
+            s.done = length
         before = sum(method == "plan" for _, method, _, _ in package)
-        planned = backend.plan(metadata)
+        static.refresh(fill(backend, tables, sequences))
+        planned = static.begin()
         for layer in range(3):
-            planned.run(layer, torch.randn(2, 4, DIM).half(), *torch.randn(2, 2, KV_HEADS, DIM).half(), 0.1)
+            planned.run(layer, torch.randn(BATCH, 4, DIM).half(), *torch.randn(2, BATCH, KV_HEADS, DIM).half(), 0.1)
         assert sum(method == "plan" for _, method, _, _ in package) - before == 2
-        addresses.add(tuple(x.data_ptr() for w in backend._wrappers.values() for x in w.buffers.values()))
+        addresses.add(tuple(x.data_ptr() for w in static._wrappers.values() for x in w.buffers.values()))
     assert len(addresses) == 1
     assert {name for name, _, _, _ in package} == {"BatchDecodeWithPagedKVCacheWrapper"}
     with pytest.raises(ValueError, match="are called as"):
-        backend.plan(metadata).run(0, torch.randn(2, 4, DIM).half(), *torch.randn(2, 2, KV_HEADS, DIM).half(), 0.2)
+        planned.run(0, torch.randn(BATCH, 4, DIM).half(), *torch.randn(2, BATCH, KV_HEADS, DIM).half(), 0.2)
 
 
 def test_fp8_keeps_what_it_can_hold(package: list) -> None:
@@ -100,10 +102,14 @@ def test_what_it_cannot_keep_is_refused(package: list) -> None:
 
 def test_calls_fit_the_installed_package(package: list, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every way in which the backend calls the package binds to the real signatures."""
-    backend = FlashInferBackend(layout_of("cpu", torch.float16), graph_sizes=(1,))
+    backend = FlashInferBackend(layout_of("cpu", torch.float16))
     s = draw(np.random.default_rng(3), list(range(PAGES)), longest=36, dtype=torch.float16)
     while s.done < len(s.q):
         step(backend, 1, [(s, s.chunk(np.random.default_rng(s.done), 9))], stranger=PAGES - 1)
+    for rows in (1, 2):
+        tables = make_tables(backend, rows)
+        s.done = 1
+        replay(backend, backend.plan_static(tables), tables, [s], 1)
     calls = list(package)
     assert {(name[:8], method) for name, method, _, _ in calls} >= {("BatchPre", "plan"), ("BatchPre", "run")}
     monkeypatch.delitem(sys.modules, "flashinfer")
