@@ -83,9 +83,7 @@ class FlashInferBackend:
         # Given packed, a mask's offsets would be counted in bits and read as bytes: the package packs it itself.
         moved = [x.to(self.layout.device) for x in (*tables, lists.mask)]
         window_left = -1  # the mask holds the window, too
-        self.plan_wrapper(
-            wrapper, moved[:4], kind, call, causal=False, custom_mask=moved[4], window_left=window_left
-        )
+        self.plan_wrapper(wrapper, moved[:4], kind, call, causal=False, custom_mask=moved[4], window_left=window_left)
         return wrapper
 
     def plan_wrapper(

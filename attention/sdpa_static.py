@@ -69,7 +69,13 @@ class SdpaStaticStep:
 
 
 def _attend(
-    q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, seen: torch.Tensor, *, scale: float, softcap: float | None
+    q: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    seen: torch.Tensor,
+    *,
+    scale: float,
+    softcap: float | None,
 ) -> torch.Tensor:
     """q: (B * n, H, K); keys, values: (B, reach, KH, K); seen: (B, n, reach). A group's query heads go as its queries,
     so that no key is repeated."""

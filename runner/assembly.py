@@ -21,6 +21,7 @@ from runner.entering import encoders_of
 from runner.errors import EngineStartError
 from runner.evs_options import check_serving
 from runner.families.embedding import embedding_policy
+from runner.graph_policy import choose_graphs
 from runner.ingest import Ingest
 from runner.loader import LoadedModel, OnProgress, load_model
 from runner.media_cache import MediaCache
@@ -84,8 +85,9 @@ def build_engine(
         dtype=loaded.dtype,
         device=loaded.device,
     )
+    graphs = choose_graphs(config.graphs, loaded.device.type, backend.capabilities)
     runner = ModelRunner(
-        config, loaded.family, backend, store, max_model_len=capacity.max_model_len, dtype=loaded.dtype,
+        config, loaded.family, backend, store, max_model_len=capacity.max_model_len, dtype=loaded.dtype, graphs=graphs,
         threads=_threads(config, loaded),
     )  # fmt: skip
     limits = Limits(
@@ -105,7 +107,7 @@ def build_engine(
         pages=pages,
         store=store,
         loaded=loaded,
-        info=_describe(config, loaded, capacity, chosen, time.monotonic() - started),
+        info=_describe(config, loaded, capacity, (chosen, graphs.note), time.monotonic() - started),
     )
 
 
@@ -153,7 +155,9 @@ def _decode_limits(config: EngineConfig) -> DecodeLimits:
     )
 
 
-def _describe(config: EngineConfig, loaded: LoadedModel, capacity: Capacity, backend: str, load_s: float) -> EngineInfo:
+def _describe(
+    config: EngineConfig, loaded: LoadedModel, capacity: Capacity, notes: tuple[str, ...], load_s: float
+) -> EngineInfo:
     family = loaded.family
     return EngineInfo(
         model=config.served_name,
@@ -174,5 +178,5 @@ def _describe(config: EngineConfig, loaded: LoadedModel, capacity: Capacity, bac
         default_max_tokens=family.defaults.max_tokens,
         tokenizer_json=loaded.tokenizer.json,
         load_s=load_s,
-        notes=(*capacity.notes, backend),
+        notes=(*capacity.notes, *notes),
     )

@@ -1,9 +1,13 @@
 """Runs one planned step on the device: encode, fill the inputs, route, decode, sample. Owns the order of these; decides
-neither what runs nor what becomes of the tokens."""
+neither what runs nor what becomes of the tokens.
+
+`execute` asks the device for all of a step, and `sample` waits for its tokens: what the host does between the two costs
+nothing on CUDA. On a CPU, `execute` computes.
+"""
 
 from __future__ import annotations
 
-import time
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,17 +17,22 @@ import torch
 
 from attention.protocol import AttentionBackend
 from runner.config import EngineConfig
-from runner.encoder_queue import EncoderWork
+from runner.draft_depth import depths_up_to
+from runner.encoder_runner import EncoderRunner
 from runner.encoder_store import EncoderStore
 from runner.families.base import Family
 from runner.families.embedding import embedding_policy
+from runner.graph_policy import GraphChoice
+from runner.graphs import DecodeGraphs, capture_decodes
 from runner.inputs import InputBuffers, StepInputs
 from runner.plan import RowsWork, StepPlan
 from runner.pooling import Pooled, pool_rows
-from runner.route import StepShape, route
+from runner.route import DecodeBucket, Route, decode_ladder, route
 from runner.sampler import Sampled, SampleRow, sample_runs
 from runner.threads import ComputeThreads
-from vision.towers.packed import EncodedCells, PatchBatch, concatenate
+from runner.tokens_out import TokensOut, accept, is_quiet
+
+log = logging.getLogger("evserve.engine")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +41,17 @@ class StepResult:
     sequence that is through, in the plan's order."""
 
     tokens: tuple[tuple[Sampled, ...], ...] = ()
+    vectors: tuple[np.ndarray, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ExecutedStep:
+    """A step that the device was asked for. logits: (n, V) of the rows that sample, on the device; best: their likeliest
+    tokens on their way to the host, where nothing else is needed."""
+
+    rows: tuple[SampleRow, ...] = ()
+    logits: torch.Tensor | None = None
+    best: TokensOut | None = None
     vectors: tuple[np.ndarray, ...] = ()
 
 
@@ -47,6 +67,7 @@ class ModelRunner:
         *,
         max_model_len: int,
         dtype: torch.dtype,
+        graphs: GraphChoice,
         threads: ComputeThreads | None = None,
     ) -> None:
         """threads: adjusted before each step; None leaves torch's as they are."""
@@ -54,34 +75,85 @@ class ModelRunner:
         self._family = family
         self.backend = backend
         self._store = store
-        self._threads = threads
+        self.threads = threads
         self._pooling = embedding_policy(family).pooling
-        layout = backend.layout
-        embeds = torch.zeros(
-            (config.max_num_batched_tokens, family.shape.hidden_size), dtype=dtype, device=layout.device
-        )
-        self._inputs = InputBuffers(config, family.shape, max_model_len, embeds)
+        self._depths = (1,)
+        if config.speculating.method != "none":
+            self._depths += tuple(1 + depth for depth in depths_up_to(config.speculating.max_tokens))
+        self._inputs = InputBuffers(
+            config, family.shape, backend, max_model_len=max_model_len, dtype=dtype, with_graphs=graphs.refusal is None,
+            max_rows_per_seq=max(self._depths),
+        )  # fmt: skip
+        self.encoder = EncoderRunner(family, store)
         self.routes: Counter[tuple[str, str]] = Counter()
-        self.encoded: Counter[tuple[str, str]] = Counter()  # patches, by (mode, why it and not the one asked for)
-        self.encoder_s = 0.0
+        self.graphs: DecodeGraphs | None = None
+        self._refusal = graphs.refusal
+        if graphs.refusal is None:
+            self._capture(must=config.graphs == "always")
+
+    def _capture(self, *, must: bool) -> None:
+        buckets = decode_ladder(
+            max_num_seqs=self._config.max_num_seqs,
+            num_pages=self._inputs.columns,
+            depths=self._depths,
+            by_length=self.backend.capabilities.static_cost == "nameable",
+        )
+        self.graphs = capture_decodes(self._family, self.backend, self._inputs, buckets, must=must)
+        self._refusal = "capture_failed" if self.graphs is None else None
+
+    def run(self, plan: StepPlan) -> StepResult:
+        return self.sample(self.execute(plan))
 
     @torch.inference_mode()
-    def run(self, plan: StepPlan) -> StepResult:
-        if self._threads is not None:
-            self._threads.adjust(plan.num_rows, encodes=bool(plan.encoder))
+    def execute(self, plan: StepPlan) -> ExecutedStep:
+        if self.threads is not None:
+            self.threads.adjust(plan.num_rows, encodes=bool(plan.encoder))
         if plan.encoder:
-            self._encode(plan.encoder)
+            self.encoder.run(plan.encoder)
         if not plan.rows:
-            return StepResult()
-        inputs = self._inputs.fill(plan.rows, self._store, self._family.embed)
-        hidden = self._forward(inputs, plan)
+            return ExecutedStep()
+        chosen = self._route(plan.rows)
+        inputs = self._inputs.fill(plan.rows, self._store, self._family.embed, chosen.bucket)
+        rows = tuple(_sample_row(work) for work in plan.rows if work.samples)
+        hidden, logits = self._forward(inputs, chosen.bucket, len(rows))
         vectors = tuple(self._pool(plan.rows, hidden))
-        sampling = [work for work in plan.rows if work.samples]
-        if not sampling:
-            return StepResult(vectors=vectors)
-        logits = self._family.logits(hidden[inputs.sample_rows]).cpu()
-        drawn = sample_runs(logits, [_sample_row(work) for work in sampling])
-        return StepResult(tokens=tuple(drawn), vectors=vectors)
+        if logits is None:
+            return ExecutedStep(vectors=vectors)
+        if logits.device.type == "cuda" and is_quiet(rows):
+            best = TokensOut(logits, rows[0].drawing.suppressed)
+            return ExecutedStep(rows=rows, logits=logits, best=best, vectors=vectors)
+        return ExecutedStep(rows=rows, logits=logits, vectors=vectors)
+
+    @torch.inference_mode()
+    def sample(self, executed: ExecutedStep) -> StepResult:
+        if executed.logits is None:
+            return StepResult(vectors=executed.vectors)
+        if executed.best is not None:
+            tokens = tuple(accept(executed.best.wait(), executed.rows))
+        else:
+            tokens = tuple(sample_runs(executed.logits.cpu(), executed.rows))
+        return StepResult(tokens=tokens, vectors=executed.vectors)
+
+    def _route(self, rows: Sequence[RowsWork]) -> Route[DecodeBucket]:
+        captured = () if self.graphs is None else self.graphs.captured
+        shape = self._inputs.shape_of(rows)
+        chosen = route(shape, policy=self._config.graphs, captured=captured, refusal=self._refusal)
+        if not self.routes[chosen.mode, chosen.reason]:
+            log.info("steps run %s (%s)", "as graphs" if chosen.mode == "graph" else "eagerly", chosen.reason)
+        self.routes[chosen.mode, chosen.reason] += 1
+        return chosen
+
+    def _forward(
+        self, inputs: StepInputs, bucket: DecodeBucket | None, num_samples: int
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Hidden states of all rows, and logits of those that sample."""
+        if bucket is not None:
+            assert self.graphs is not None
+            hidden, logits = self.graphs.run(bucket, inputs.attention)
+            return hidden, logits[inputs.sample_rows] if num_samples else None
+        planned = self.backend.plan(inputs.attention)
+        hidden = self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned)
+        return hidden, self._family.logits(hidden[inputs.sample_rows]) if num_samples else None
 
     def _pool(self, rows: Sequence[RowsWork], hidden: torch.Tensor) -> Iterator[np.ndarray]:
         """Read the rows of pooled sequences; hidden (S, D) in the order of `rows`."""
@@ -94,51 +166,6 @@ class ModelRunner:
                 vector = pool_rows(work.sequence.goal, states, start=work.start, length=length, pooling=pooling)
                 if vector is not None:
                     yield vector
-
-    def _forward(self, inputs: StepInputs, plan: StepPlan) -> torch.Tensor:
-        num_visual = 0 if inputs.visual is None else len(inputs.visual.rows)
-        shape = StepShape(
-            num_rows=plan.num_rows, num_seqs=len(plan.rows), num_visual=num_visual, rows_per_seq=plan.rows_per_seq
-        )
-        chosen = route(shape, policy=self._config.graphs, backend_graphs=self.backend.capabilities.graphs, captured=())
-        self.routes[chosen.mode, chosen.reason] += 1
-        planned = self.backend.plan(inputs.attention)
-        return self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned)
-
-    def _encode(self, work: Sequence[EncoderWork]) -> None:
-        """Encode the slots of all works as one packed batch and store the rows of their kept cells. The time is from
-        pixels to stored rows; on CUDA it is the time it takes to ask for that."""
-        started = time.perf_counter()
-        batches = [self._batch(w) for w in work]
-        encoded = self._family.encode(batches[0] if len(batches) == 1 else concatenate(batches))
-        row = carry = 0
-        for w, batch in zip(work, batches, strict=True):
-            keep = w.item.selection.keep[w.slot_start : w.slot_stop].reshape(-1)
-            comes_out = keep if w.item.encoder == "full" else keep[keep]
-            rows = torch.from_numpy(np.flatnonzero(comes_out) + row).to(encoded.embeddings.device)
-            num_carried = 0 if batch.keys is None else len(batch.keys.carry_on)
-            self._store.write(w.item, _take(encoded, rows, slice(carry, carry + num_carried)), w.slot_stop)
-            row, carry = row + len(comes_out), carry + num_carried
-            self.encoded[w.item.encoder, "" if w.item.encoder == w.item.policy.encoder else "little_to_save"] += len(
-                batch.rows
-            )
-        self.encoder_s += time.perf_counter() - started
-
-    def _batch(self, work: EncoderWork) -> PatchBatch:
-        entry = self._store.get(work.item)
-        assert entry is not None and entry.next_slot <= work.slot_start
-        batch = self._family.patch_batch(work.item, work.slot_start, work.slot_stop)
-        return batch.carrying(entry.carry)
-
-
-def _take(cells: EncodedCells, rows: torch.Tensor, carry: slice) -> EncodedCells:
-    """Some of the cells, and what one of the clips carries on: nothing where that is empty."""
-    is_carried = carry.stop > carry.start
-    return EncodedCells(
-        embeddings=cells.embeddings[rows],
-        planes=tuple(plane[rows] for plane in cells.planes),
-        carry=tuple(level[:, carry].clone() for level in cells.carry) if is_carried else (),
-    )
 
 
 def _sample_row(work: RowsWork) -> SampleRow:

@@ -41,8 +41,8 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     for (mode, reason), count in list(engine.runner.routes.items()):
         counters[f'evs:steps_total{{mode="{mode}",reason="{reason}"}}'] = count
     counters |= _speculation_counters(engine.speculation)
-    counters["evs:encoder_seconds_total"] = engine.runner.encoder_s
-    for (mode, reason), count in list(engine.runner.encoded.items()):
+    counters["evs:encoder_seconds_total"] = engine.runner.encoder.seconds
+    for (mode, reason), count in list(engine.runner.encoder.patches.items()):
         counters[f'evs:encoder_patches_total{{mode="{mode}",reason="{reason}"}}'] = count
     pages = assembled.pages
     gauges: dict[str, float] = {

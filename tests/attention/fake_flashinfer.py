@@ -76,7 +76,5 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
     def _plan(self, indptr: Any, indices: Any, last: Any, *sizes: int, **named: Any) -> None:
         self.rows, self.pages_indptr = torch.arange(len(indptr)), indptr
         self.pages, self.last_page_len = indices, last
-        self._fill(
-            paged_kv_indptr_buffer=indptr, paged_kv_indices_buffer=indices, paged_kv_last_page_len_buffer=last
-        )
+        self._fill(paged_kv_indptr_buffer=indptr, paged_kv_indices_buffer=indices, paged_kv_last_page_len_buffer=last)
         self._keep(sizes[3], named)

@@ -86,7 +86,7 @@ def test_mixed_modes_answer_as_each_alone(engine: tuple[LocalEngine, Path]) -> N
     alone = [local.answer(chat, sampling=local.everything(3), evs=evs) for chat, evs in zip(CHATS, MODES, strict=True)]
     for patches, tokens in ((1 << 20, 2048), (60, 48)):
         other = rebuilt(local, folder, max_encoder_patches=patches, max_num_batched_tokens=tokens)
-        other.engine.runner.encoded.clear()
+        other.engine.runner.encoder.patches.clear()
         ids = [
             other.submit(chat, sampling=other.everything(3), evs=evs) for chat, evs in zip(CHATS, MODES, strict=True)
         ]
@@ -97,7 +97,7 @@ def test_mixed_modes_answer_as_each_alone(engine: tuple[LocalEngine, Path]) -> N
         other.run()
         for number in (1, 2, 4, 5):
             assert_same(other.answers[ids[number], 0], alone[number])
-        assert {mode for mode, _ in other.engine.runner.encoded} == {"full", "skip", "reuse"}
+        assert {mode for mode, _ in other.engine.runner.encoder.patches} == {"full", "skip", "reuse"}
         assert_same(other.answer(CHATS[0], sampling=other.everything(3), evs=MODES[0]), alone[0])
         entries = [other.engine.store.get(item) for item in other.lay_out(CHATS[0], MODES[0]).items]
         assert all(entry is not None and not entry.carry for entry in entries)

@@ -1,32 +1,58 @@
-"""The route is a pure function with a reason."""
+"""The route is a pure function with a reason, and the ladders are their worked examples."""
 
 from __future__ import annotations
 
 import pytest
 
-from runner.route import Route, StepShape, route
+from runner.route import DecodeBucket, Route, StepShape, decode_ladder, route
 
-DECODE_3 = StepShape(num_rows=3, num_seqs=3, num_visual=0, rows_per_seq=1)
-DECODE_5 = StepShape(num_rows=5, num_seqs=5, num_visual=0, rows_per_seq=1)
-DRAFTS_2 = StepShape(num_rows=6, num_seqs=3, num_visual=0, rows_per_seq=2)
-PREFILL = StepShape(num_rows=9, num_seqs=3, num_visual=0, rows_per_seq=None)
-CELL = StepShape(num_rows=1, num_seqs=1, num_visual=1, rows_per_seq=1)
+
+def decode(num_seqs: int, *, rows: int = 1, pages: int = 3, extras: tuple[str, ...] = ()) -> StepShape:
+    return StepShape(
+        num_rows=num_seqs * rows, num_seqs=num_seqs, rows_per_seq=rows, num_pages=pages, is_decode=True, extras=extras
+    )
+
+
+def buckets(*sizes: int, rows: int = 1, pages: int = 8) -> tuple[DecodeBucket, ...]:
+    return tuple(DecodeBucket(rows_per_seq=rows, num_seqs=size, num_pages=pages) for size in sizes)
+
+
+LADDER = (*buckets(1, 2, 4), *buckets(1, 2, 4, pages=20), *buckets(4, rows=3))
 
 
 @pytest.mark.parametrize(
-    ("shape", "policy", "graphs", "captured", "expected"),
+    ("shape", "policy", "captured", "refusal", "expected"),
     [
-        (DECODE_3, "auto", True, (1, 2, 4), ("graph", 4, "decode")),
-        (DECODE_5, "auto", True, (1, 2, 4), ("eager", None, "larger_than_captured")),
-        (PREFILL, "always", True, (4,), ("eager", None, "prefill")),
-        (CELL, "always", True, (4,), ("eager", None, "prefill")),
-        (DRAFTS_2, "auto", True, (1, 2, 4), ("eager", None, "drafts")),
-        (DECODE_3, "never", True, (4,), ("eager", None, "policy_never")),
-        (DECODE_3, "auto", False, (), ("eager", None, "backend_has_no_graphs")),
-        (DECODE_3, "auto", True, (), ("eager", None, "nothing_captured")),
+        (decode(3), "auto", LADDER, None, ("decode", 4, 8)),
+        (decode(4, pages=8), "auto", LADDER, None, ("decode", 4, 8)),
+        (decode(1, pages=9), "auto", LADDER, None, ("decode", 1, 20)),
+        (decode(5), "auto", LADDER, None, "larger_than_captured"),
+        (decode(1, pages=21), "auto", LADDER, None, "larger_than_captured"),
+        (decode(3, rows=3), "auto", LADDER, None, ("decode", 4, 8)),
+        (decode(1, rows=3), "auto", LADDER, None, "too_much_padding"),
+        (decode(1, rows=3), "always", LADDER, None, ("decode", 4, 8)),
+        (decode(2, rows=2), "always", LADDER, None, "other_depth"),
+        (decode(3, extras=("ranges", "deepstack")), "always", LADDER, None, "ranges"),
+        (StepShape(num_rows=9, num_seqs=3, rows_per_seq=0, num_pages=1, is_decode=False), "always", LADDER, None, "prefill"),
+        (decode(3), "never", LADDER, None, "policy_never"),
+        (decode(3), "auto", (), "backend_has_no_graphs", "backend_has_no_graphs"),
+        (decode(3), "auto", (), None, "nothing_captured"),
     ],
 )  # fmt: skip
-def test_routes(shape, policy, graphs, captured, expected) -> None:
-    mode, bucket, reason = expected
-    chosen = route(shape, policy=policy, backend_graphs=graphs, captured=captured)
-    assert chosen == Route(mode=mode, bucket=bucket, reason=reason)
+def test_routes(shape, policy, captured, refusal, expected) -> None:
+    chosen = route(shape, policy=policy, captured=captured, refusal=refusal)
+    if isinstance(expected, str):
+        assert chosen == Route(mode="eager", bucket=None, reason=expected)
+    else:
+        reason, seqs, pages = expected
+        bucket = DecodeBucket(rows_per_seq=shape.rows_per_seq, num_seqs=seqs, num_pages=pages)
+        assert chosen == Route(mode="graph", bucket=bucket, reason=reason)
+
+
+def test_the_decode_ladder_is_its_worked_example() -> None:
+    plain = decode_ladder(max_num_seqs=12, num_pages=20, by_length=False)
+    assert [(bucket.num_seqs, bucket.num_pages) for bucket in plain] == [(n, 20) for n in (12, 8, 4, 2, 1)]
+    by_length = decode_ladder(max_num_seqs=12, num_pages=20, by_length=True)
+    assert [(b.num_seqs, b.num_pages) for b in by_length] == [(n, p) for n in (12, 8, 4, 2, 1) for p in (20, 16, 8)]
+    deep = decode_ladder(max_num_seqs=1, num_pages=4, depths=(1, 3), by_length=False)
+    assert [bucket.rows_per_seq for bucket in deep] == [3, 1]

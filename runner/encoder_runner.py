@@ -1,0 +1,59 @@
+"""Runs a step's encoder work: slots of all clips and images as one packed batch, and their kept cells' rows into the
+store. Owns that hand-over and its counters; plans nothing and knows no sequences."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from runner.encoder_queue import EncoderWork
+from runner.encoder_store import EncoderStore
+from runner.families.base import Family
+from vision.towers.packed import EncodedCells, PatchBatch, concatenate
+
+
+class EncoderRunner:
+    """The model's thread alone calls this. patches: by (mode, why it and not the one asked for). seconds: from pixels
+    to stored rows; on CUDA the time it takes to ask for that."""
+
+    def __init__(self, family: Family, store: EncoderStore) -> None:
+        self._family, self._store = family, store
+        self.patches: Counter[tuple[str, str]] = Counter()
+        self.seconds = 0.0
+
+    def run(self, work: Sequence[EncoderWork]) -> None:
+        started = time.perf_counter()
+        batches = [self._batch(w) for w in work]
+        encoded = self._family.encode(batches[0] if len(batches) == 1 else concatenate(batches))
+        row = carry = 0
+        for w, batch in zip(work, batches, strict=True):
+            keep = w.item.selection.keep[w.slot_start : w.slot_stop].reshape(-1)
+            comes_out = keep if w.item.encoder == "full" else keep[keep]
+            rows = torch.from_numpy(np.flatnonzero(comes_out) + row).to(encoded.embeddings.device)
+            num_carried = 0 if batch.keys is None else len(batch.keys.carry_on)
+            self._store.write(w.item, _take(encoded, rows, slice(carry, carry + num_carried)), w.slot_stop)
+            row, carry = row + len(comes_out), carry + num_carried
+            self.patches[w.item.encoder, "" if w.item.encoder == w.item.policy.encoder else "little_to_save"] += len(
+                batch.rows
+            )
+        self.seconds += time.perf_counter() - started
+
+    def _batch(self, work: EncoderWork) -> PatchBatch:
+        entry = self._store.get(work.item)
+        assert entry is not None and entry.next_slot <= work.slot_start
+        batch = self._family.patch_batch(work.item, work.slot_start, work.slot_stop)
+        return batch.carrying(entry.carry)
+
+
+def _take(cells: EncodedCells, rows: torch.Tensor, carry: slice) -> EncodedCells:
+    """Some of the cells, and what one of the clips carries on: nothing where that is empty."""
+    is_carried = carry.stop > carry.start
+    return EncodedCells(
+        embeddings=cells.embeddings[rows],
+        planes=tuple(plane[rows] for plane in cells.planes),
+        carry=tuple(level[:, carry].clone() for level in cells.carry) if is_carried else (),
+    )

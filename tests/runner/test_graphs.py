@@ -1,0 +1,62 @@
+"""Laws 4 and 5: steps of fixed shape give what eager ones give, in every bucket, for all families, EVS off and on,
+whatever stands in padding (NaN) and in the tails of pages (large finite values)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from runner import inputs, slots
+from runner.requests import EvsOptions
+from tests.checkpoints import BUILDERS
+from tests.harness import LocalEngine, local_engine, rebuilt
+from tests.oracle import Part, as_message, noise_clip, noise_picture
+from tests.runner.test_history import assert_same
+
+TURNS: list[list[Part]] = [
+    ["a", noise_clip(1, num_frames=5, size=(70, 100)), "why?"],
+    ["only text, and some more of it"],
+    [noise_picture(2, size=(64, 80)), "and this?"],
+    ["short"],
+    ["five"],
+]
+MAX_TOKENS = 20
+
+
+@pytest.fixture(scope="module", params=sorted(BUILDERS))
+def eager(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> Iterator[tuple[LocalEngine, Path]]:
+    folder = checkpoint(request.param)
+    with local_engine(folder, graphs="never") as local:
+        yield local, folder
+
+
+@pytest.fixture
+def poison(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inputs, "PADDING", torch.nan)
+    monkeypatch.setattr(slots, "TAIL", 1e4)
+
+
+@pytest.mark.parametrize("evs", [None, EvsOptions(method="gate", threshold=0.9, refresh=4)], ids=["dense", "pruned"])
+def test_graph_is_eager(eager: tuple[LocalEngine, Path], poison: None, evs: EvsOptions | None) -> None:
+    """Batches of 5, 4, 3, 2 and 1 sequences, which end one after the other, in graphs of 6, 4, 2 and 1, by length."""
+    local, folder = eager
+    engine = rebuilt(local, folder, graphs="always", max_num_seqs=6)
+    lengths = [MAX_TOKENS - 3 * number for number in range(len(TURNS))]
+    for memory in (local, engine):  # what was in a page before is large, too
+        memory.engine.runner.backend.memory.fill_(1e4)
+    names = [
+        engine.submit([as_message(turn)], sampling=engine.everything(length), evs=evs)
+        for turn, length in zip(TURNS, lengths, strict=True)
+    ]
+    engine.run()
+    routes = engine.engine.runner.routes
+    assert set(routes) == {("graph", "decode"), ("eager", "prefill")}
+    assert routes["graph", "decode"] >= MAX_TOKENS - 2
+    for name, turn, length in zip(names, TURNS, lengths, strict=True):
+        alone = local.answer([as_message(turn)], sampling=local.everything(length), evs=evs)
+        assert not engine.answers[name, 0].logprobs.isnan().any()
+        assert_same(engine.answers[name, 0], alone)
+    assert {mode for mode, _ in local.engine.runner.routes} == {"eager"}
