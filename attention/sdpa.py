@@ -86,7 +86,7 @@ class SdpaBackend:
         return SdpaStatic(self.memory, self.layout, tables)
 
     def clear(self, pages: Sequence[int], value: float = 0.0) -> None:
-        paged = self.memory.unflatten(2, (-1, self.layout.page_size))
+        paged = self.memory.view(*self.memory.shape[:2], -1, self.layout.page_size, *self.memory.shape[3:])
         for page in pages:
             paged[:, :, page] = value
 

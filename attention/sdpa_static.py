@@ -1,6 +1,6 @@
-"""Steps of one shape for the `sdpa` backend: every sequence's pages are gathered as far as its page table goes, and what
-it must not see is masked by its length. Reads the tables it was given and the page memory alone, so that a graph of it
-can be replayed; knows no models and plans nothing on the host.
+"""Steps of one shape for the `sdpa` backend: every sequence's pages are gathered as far as its page table goes, and
+what it must not see is masked by its length. Reads the tables it was given and the page memory alone, so that a graph
+of it can be replayed; knows no models and plans nothing on the host.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ def visible_rows(seq_lens: torch.Tensor, rows_per_seq: int, reach: int, layer: L
     """(B, rows_per_seq, reach) bool: which of the first `reach` rows of its sequence each of the last rows_per_seq rows
     sees: those up to itself, and in the window.
 
-    Worked example, a sequence of 4 rows, 2 of them in this step, reach 6: [1 1 1 0 0 0], [1 1 1 1 0 0]; with a window of
-    2: [0 1 1 0 0 0], [0 0 1 1 0 0].
+    Worked example, a sequence of 4 rows, 2 of them in this step, reach 6: [1 1 1 0 0 0], [1 1 1 1 0 0]; with a window
+    of 2: [0 1 1 0 0 0], [0 0 1 1 0 0].
     """
     key = torch.arange(reach, device=seq_lens.device)
     query = seq_lens[:, None, None] - rows_per_seq + torch.arange(rows_per_seq, device=seq_lens.device)[:, None]
@@ -89,4 +89,4 @@ def _attend(
     else:
         scores = torch.tanh(folded @ keys.transpose(2, 3) * (scale / softcap)).float() * softcap
         out = scores.masked_fill(~mask, -torch.inf).softmax(-1).to(values.dtype) @ values
-    return out.unflatten(2, (groups, rows)).permute(0, 3, 1, 2, 4).reshape(q.shape)
+    return out.view(batch, heads, groups, rows, -1).permute(0, 3, 1, 2, 4).reshape(q.shape)

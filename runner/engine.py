@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,10 +56,14 @@ class Engine:
             self._sequences[sequence.id] = sequence
             self.scheduler.add(sequence)
 
-    def step(self) -> StepReport:
+    def step(self, meanwhile: Callable[[], None] | None = None) -> StepReport:
+        """meanwhile: called while the device computes; it may add and end sequences, and those it ends get no more."""
         started = time.perf_counter()
         plan = self.scheduler.schedule(self.speculation.propose(self.scheduler.decoding))
-        result = self.runner.run(plan)
+        executed = self.runner.execute(plan)
+        if meanwhile is not None:
+            meanwhile()
+        result = self.runner.sample(executed)
         self.speculation.learn(plan, result.tokens, time.perf_counter() - started)
         deltas, vectors = self._commit(plan, result)
         return StepReport(deltas=deltas, vectors=vectors, plan=plan)
@@ -91,12 +95,16 @@ class Engine:
         tokens, pooled = iter(result.tokens), iter(result.vectors)
         for work in plan.rows:
             drawn = next(tokens) if work.samples else ()
+            is_through = isinstance(work.sequence.goal, Pooled) and work.stop == len(work.sequence)
+            vector = next(pooled) if is_through else None
+            if work.sequence.phase == "finished":  # ended while its step ran
+                continue
             self.counters["prompt_tokens" if not work.sequence.output else "decode_rows"] += work.stop - work.start
             self.scheduler.advance(work, accepted=max(0, len(drawn) - 1))
             if work.samples:
                 deltas.append(self._take_tokens(work.sequence, drawn))
-            elif isinstance(work.sequence.goal, Pooled) and work.stop == len(work.sequence):
-                vectors.append(self._take_vector(work.sequence, next(pooled)))
+            elif vector is not None:
+                vectors.append(self._take_vector(work.sequence, vector))
         for job, entry in self.scheduler.take_encoded_jobs():
             self._finish_job(job, entry)
         self.scheduler.release_spent_encodings()

@@ -34,15 +34,16 @@ class StaticStep:
             self._capture(pool)
 
     def _capture(self, pool: Any) -> None:
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        cuda: Any = torch.cuda
+        current, side = cuda.current_stream(), cuda.Stream()
         side.wait_stream(current)
-        with torch.cuda.stream(side):
+        with cuda.stream(side):
             for _ in range(WARM_UPS):
                 self._body()
         current.wait_stream(side)
-        torch.cuda.synchronize()
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool):
+        cuda.synchronize()
+        self._graph = cuda.CUDAGraph()
+        with cuda.graph(self._graph, pool=pool):
             self._outputs = self._body()
 
     def replay(self) -> Outputs:

@@ -21,7 +21,7 @@ from runner.pages import pages_for
 from runner.plan import RowsWork
 from runner.ranges import ranges_within
 from runner.route import DecodeBucket, StepShape
-from runner.slots import Mirror, SlotTables
+from runner.slots import Mirror, SlotTables, make_event
 
 # What stands in rows that only fill a batch up.
 PADDING = 0.0
@@ -73,7 +73,7 @@ class InputBuffers:
         self.sample_rows = Mirror((rows,), layout.device)
         self.page_table = torch.zeros((config.max_num_seqs, self.columns), dtype=torch.int64, device=layout.device)
         self.embeds = torch.zeros((rows, shape.hidden_size), dtype=dtype, device=layout.device)
-        self._pushed = torch.cuda.Event() if layout.device.type == "cuda" else None
+        self._pushed = make_event() if layout.device.type == "cuda" else None
 
     def shape_of(self, work: Sequence[RowsWork]) -> StepShape:
         """What the route is chosen by."""

@@ -46,8 +46,8 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ExecutedStep:
-    """A step that the device was asked for. logits: (n, V) of the rows that sample, on the device; best: their likeliest
-    tokens on their way to the host, where nothing else is needed."""
+    """A step that the device was asked for. logits: (n, V) of the rows that sample, on the device; best: their
+    likeliest tokens on their way to the host, where nothing else is needed."""
 
     rows: tuple[SampleRow, ...] = ()
     logits: torch.Tensor | None = None

@@ -96,7 +96,7 @@ def decode_ladder(
     each.
     """
     seqs = {size for size in (1, 2, 4) if size < max_num_seqs}
-    seqs |= {size for size in range(8, min(max_num_seqs, 64), 8)} | {size for size in range(64, max_num_seqs, 32)}
+    seqs |= {*range(8, min(max_num_seqs, 64), 8), *range(64, max_num_seqs, 32)}
     pages = {num_pages}
     if by_length:
         size = 8

@@ -135,7 +135,7 @@ class Service:
     def _step(self) -> bool:
         """One step; a failing one ends the sequences that ran in it and no others. False when it failed."""
         try:
-            report = self._engine.step()
+            report = self._engine.step(meanwhile=lambda: self._take_mail(block=False))
         except Exception:
             log.exception("a step failed")
             self._send(self._engine.fail_all(_INTERNAL))

@@ -1,12 +1,13 @@
 """What the runner remembers of each running sequence, in tables with a line for each place: edited where a sequence
-enters, grows or gives pages back, and gathered by place. Owns the tables and their copies on the device; knows no queues
-and no model.
+enters, grows or gives pages back, and gathered by place. Owns the tables and their copies on the device; knows no
+queues and no model.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,6 +31,12 @@ class Mirror:
     def push(self, where: slice | int | tuple[slice, ...]) -> None:
         if self.device is not self._host:
             self.device[where].copy_(self._host[where], non_blocking=True)
+
+
+def make_event() -> Any:
+    """A CUDA event; torch leaves it without types."""
+    cuda: Any = torch.cuda
+    return cuda.Event()
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any
 
 import torch
 
 from runner.sampler import Sampled, SampleRow
+from runner.slots import make_event
 
 
 def is_quiet(rows: Sequence[SampleRow]) -> bool:
@@ -26,13 +28,13 @@ class TokensOut:
         if suppressed:
             logits = logits.index_fill(1, _on_device(suppressed, logits.device), -torch.inf)
         best = logits.argmax(-1)
-        self._event: torch.cuda.Event | None = None
+        self._event: Any = None
         if logits.device.type != "cuda":
             self._host = best
             return
         self._host = torch.empty(best.shape, dtype=best.dtype, pin_memory=True)
         self._host.copy_(best, non_blocking=True)
-        self._event = torch.cuda.Event()
+        self._event = make_event()
         self._event.record()
 
     def wait(self) -> list[int]:

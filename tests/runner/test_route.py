@@ -17,6 +17,7 @@ def buckets(*sizes: int, rows: int = 1, pages: int = 8) -> tuple[DecodeBucket, .
     return tuple(DecodeBucket(rows_per_seq=rows, num_seqs=size, num_pages=pages) for size in sizes)
 
 
+MIXED = StepShape(num_rows=9, num_seqs=3, rows_per_seq=0, num_pages=1, is_decode=False)
 LADDER = (*buckets(1, 2, 4), *buckets(1, 2, 4, pages=20), *buckets(4, rows=3))
 
 
@@ -33,7 +34,7 @@ LADDER = (*buckets(1, 2, 4), *buckets(1, 2, 4, pages=20), *buckets(4, rows=3))
         (decode(1, rows=3), "always", LADDER, None, ("decode", 4, 8)),
         (decode(2, rows=2), "always", LADDER, None, "other_depth"),
         (decode(3, extras=("ranges", "deepstack")), "always", LADDER, None, "ranges"),
-        (StepShape(num_rows=9, num_seqs=3, rows_per_seq=0, num_pages=1, is_decode=False), "always", LADDER, None, "prefill"),
+        (MIXED, "always", LADDER, None, "prefill"),
         (decode(3), "never", LADDER, None, "policy_never"),
         (decode(3), "auto", (), "backend_has_no_graphs", "backend_has_no_graphs"),
         (decode(3), "auto", (), None, "nothing_captured"),
