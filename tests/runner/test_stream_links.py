@@ -86,7 +86,7 @@ def test_slots_equal_the_slow_oracle(engine: tuple[LocalEngine, Path]) -> None:
     one_by_one = rebuilt(*engine)
     assert_close(torch.cat([encode(one_by_one, [item])[0] for item in items], dim=1), expected)
     patches = sum(int(item.entering.before[-1]) for item in items)
-    assert sum(one_by_one.engine.runner.encoded.values()) == patches
+    assert sum(one_by_one.engine.runner.encoder.patches.values()) == patches
     beside = rebuilt(*engine)
     rows = encode(beside, [*items, *others], patches=300)
     assert_close(torch.cat(rows[: len(items)], dim=1), expected)
