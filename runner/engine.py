@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from runner.appending import Addition
 from runner.embed_messages import Vector
 from runner.encoder_store import EncoderStore, StoredItem
 from runner.errors import RequestError
@@ -45,6 +46,7 @@ class Engine:
         self.speculation = speculation
         self.runner = runner
         self._sequences: dict[SequenceId, Sequence] = {}
+        self._additions: list[tuple[SequenceId, Addition]] = []
         self.counters: Counter[str] = Counter()
 
     @property
@@ -59,6 +61,7 @@ class Engine:
     def step(self, meanwhile: Callable[[], None] | None = None) -> StepReport:
         """meanwhile: called while the device computes; it may add and end sequences, and those it ends get no more."""
         started = time.perf_counter()
+        self._append_waiting()
         plan = self.scheduler.schedule(self.speculation.propose(self.scheduler.decoding))
         executed = self.runner.execute(plan)
         if meanwhile is not None:
@@ -67,6 +70,21 @@ class Engine:
         self.speculation.learn(plan, result.tokens, time.perf_counter() - started)
         deltas, vectors = self._commit(plan, result)
         return StepReport(deltas=deltas, vectors=vectors, plan=plan)
+
+    def append(self, sequence_id: SequenceId, addition: Addition) -> None:
+        """Append rows to a live sequence before its next step; what comes too late is counted. A sequence that was
+        drawing goes on behind the new rows."""
+        self._additions.append((sequence_id, addition))
+
+    def _append_waiting(self) -> None:
+        for sequence_id, addition in self._additions:
+            sequence = self._sequences.get(sequence_id)
+            self.counters["appended" if sequence is not None else "appended_too_late"] += 1
+            if sequence is not None:
+                self.speculation.forget(sequence)
+                sequence.append(addition)
+                self.scheduler.make_room(sequence)
+        self._additions.clear()
 
     def abort(self, request_id: str, index: int | None, reason: Literal["abort", "stop"] = "abort") -> list[Delta]:
         """End one answer, or all of a request's; unknown ids are no error: they may just have finished."""
@@ -133,7 +151,7 @@ class Engine:
                 break
             taken.append(token)
             sequence.output.append(token.token_id)
-            if len(sequence.output) >= drawing.max_tokens:
+            if sequence.num_drawn >= drawing.max_tokens:
                 ended = "length"
                 break
         token_ids = tuple(token.token_id for token in taken)

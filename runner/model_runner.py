@@ -171,5 +171,5 @@ class ModelRunner:
 def _sample_row(work: RowsWork) -> SampleRow:
     sequence = work.sequence
     return SampleRow(
-        drawing=sequence.drawing, prompt=sequence.prompt.token_ids, output=sequence.output, draft=work.draft
+        drawing=sequence.drawing, prompt=sequence.prompt.token_ids, output=sequence.drawn, draft=work.draft
     )

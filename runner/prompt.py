@@ -63,7 +63,13 @@ def build_prompt(
     """
     # What stands for an item need not be a token: SmolVLM's <video> is not, and a user may still write it.
     marks = (*tokenizer.marks, *map(family.placeholder_pattern, family.modalities))
-    pieces = render_pieces(chat, family.render, marks)
+    return lay_out_pieces(render_pieces(chat, family.render, marks), family, tokenizer, items)
+
+
+def lay_out_pieces(
+    pieces: Sequence[Piece], family: Family, tokenizer: PromptTokenizer, items: Sequence[MediaItem]
+) -> tuple[Prompt, tuple[MediaItem, ...]]:
+    """Everything behind the rendering; see build_prompt."""
     pieces, placed = _place_items(pieces, family, items)
     ordered = tuple(item for item, _ in placed)
     token_ids, spans = _expand(tokenizer.encode(pieces), family, placed)

@@ -30,7 +30,8 @@ class DecodeBucket:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepShape:
     """num_rows packed rows of num_seqs sequences, the longest of num_pages pages. rows_per_seq: how many each has, 0
-    where they differ. is_decode: no sequence of it is being prefilled. extras: what a graph's step has no place for, first things first, such as "ranges"."""
+    where they differ. is_decode: no sequence of it is being prefilled. extras: what a graph's step has no place for,
+    first things first, such as "ranges"."""
 
     num_rows: int
     num_seqs: int

@@ -146,6 +146,18 @@ class Scheduler:
             self.running.append(sequence)
             self.running.sort(key=_order)
 
+    def make_room(self, sequence: Sequence) -> None:
+        """Pages for all rows of a sequence that rows were appended to, and one more, as at its admission; where there
+        are none it waits for them with the others, and is computed again."""
+        if sequence.phase != "running":
+            return
+        missing = self._missing_pages(sequence, 1)
+        taken = self._pages.take(missing, after=sequence.pages[-1]) if missing > 0 else []
+        if taken is None:
+            self._preempt(sequence)
+        else:
+            sequence.pages += taken
+
     def _grow_pages(self, sequence: Sequence, more: int) -> bool:
         """Pages for the newest row and so many more; takes from the youngest when none is free. False when that was
         itself."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 import numpy as np
 
+from runner.appending import Addition, extend_prompt
 from runner.items import MediaItem
 from runner.messages import FinishReason
 from runner.pooling import Pooled
@@ -45,14 +46,34 @@ class Sequence:
     last_rows: tuple[int, ...] = field(init=False)  # the last cell of each item: then its encoding is not needed
     finish_reason: FinishReason | None = None
     stop_token_id: int | None = None
+    drawn_before: tuple[int, ...] = ()  # tokens drawn before rows were appended: they stand in the prompt now
 
     def __post_init__(self) -> None:
+        self._find_last_rows()
+
+    def append(self, addition: Addition) -> None:
+        """Put rows behind all there are; they are to be computed before the next token is drawn."""
+        self.prompt = extend_prompt(self.prompt, self.output, addition.prompt, num_items=len(self.items))
+        self.items = (*self.items, *addition.items)
+        self.drawn_before, self.output = (*self.drawn_before, *self.output), []
+        self._find_last_rows()
+
+    def _find_last_rows(self) -> None:
         owners = np.where(self.prompt.rank >= 0, self.prompt.item, -1)
         self.last_rows = tuple(int(np.flatnonzero(owners == index)[-1]) for index in range(len(self.items)))
 
     @property
     def id(self) -> SequenceId:
         return (self.request_id, self.index)
+
+    @property
+    def drawn(self) -> list[int]:
+        """All tokens drawn."""
+        return [*self.drawn_before, *self.output] if self.drawn_before else self.output
+
+    @property
+    def num_drawn(self) -> int:
+        return len(self.drawn_before) + len(self.output)
 
     @property
     def drawing(self) -> Drawing:

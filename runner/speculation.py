@@ -158,7 +158,7 @@ def count_accepted(draft: tuple[int, ...], drawn: tuple[Sampled, ...]) -> int:
 
 def _room(sequence: Sequence) -> int:
     """Guesses that could all be accepted before the answer is as long as it may be; one more token is always drawn."""
-    return sequence.drawing.max_tokens - len(sequence.output) - 1
+    return sequence.drawing.max_tokens - sequence.num_drawn - 1
 
 
 def _fill(sequence: Sequence, guess: tuple[int, ...], depth: int) -> tuple[int, ...]:
