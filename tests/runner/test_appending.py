@@ -95,7 +95,7 @@ def test_frames_appended_are_frames_in_the_prompt(local: tuple[LocalEngine, Path
 
 def test_a_drawing_sequence_goes_on_behind_new_frames(local: tuple[LocalEngine, Path]) -> None:
     """After three tokens, with tight pages, it is given a clip; it goes on as a fresh prompt of the same rows does."""
-    engine, folder = local
+    engine, _ = local
     family, tokenizer = engine.assembled.loaded.family, engine.assembled.loaded.tokenizer
     laid = engine.lay_out([as_message(["one", FIRST, "two"])])
     clip = engine.lay_out([as_message([SECOND])]).items[0]

@@ -3,7 +3,7 @@ their tokens. Needs nothing that decodes, fetches or serves."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +43,7 @@ def loaded(
         model=str(checkpoint(request.param)), served_name="tiny", dtype="float32", device="cuda", max_num_seqs=6,
         kv_memory_bytes=8 << 20, attention_backend="sdpa",
     )  # fmt: skip
-    yield config, load_model(config, lambda _phase, _done, _total: None)
+    return config, load_model(config, lambda _phase, _done, _total: None)
 
 
 def make_engine(config: EngineConfig, loaded: LoadedModel, graphs: str) -> Engine:
