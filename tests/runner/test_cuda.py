@@ -34,9 +34,7 @@ TOLERANCE = 1e-4
 
 
 @pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl", "gemma3", "smolvlm"])
-def loaded(
-    request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]
-) -> Iterator[tuple[EngineConfig, LoadedModel]]:
+def loaded(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> tuple[EngineConfig, LoadedModel]:
     need_cuda()
     torch.backends.cuda.matmul.allow_tf32 = False
     config = EngineConfig(

@@ -10,11 +10,13 @@ import pytest
 import torch
 
 from runner import inputs, slots
+from runner.config import Speculating
 from runner.requests import EvsOptions
 from tests.checkpoints import BUILDERS
 from tests.harness import LocalEngine, local_engine, rebuilt
 from tests.oracle import Part, as_message, noise_clip, noise_picture
 from tests.runner.test_history import assert_same
+from tests.runner.test_speculation import replay
 
 TURNS: list[list[Part]] = [
     ["a", noise_clip(1, num_frames=5, size=(70, 100)), "why?"],
@@ -24,6 +26,7 @@ TURNS: list[list[Part]] = [
     ["five"],
 ]
 MAX_TOKENS = 20
+EXPECTED = {("graph", "decode"), ("eager", "prefill")}
 
 
 @pytest.fixture(scope="module", params=sorted(BUILDERS))
@@ -39,24 +42,34 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slots, "TAIL", 1e4)
 
 
-@pytest.mark.parametrize("evs", [None, EvsOptions(method="gate", threshold=0.9, refresh=4)], ids=["dense", "pruned"])
-def test_graph_is_eager(eager: tuple[LocalEngine, Path], poison: None, evs: EvsOptions | None) -> None:
-    """Batches of 5, 4, 3, 2 and 1 sequences, which end one after the other, in graphs of 6, 4, 2 and 1, by length."""
+@pytest.mark.parametrize("way", ["dense", "pruned", "drafted"])
+def test_graph_is_eager(eager: tuple[LocalEngine, Path], poison: None, way: str) -> None:
+    """Batches of 5, 4, 3, 2 and 1 sequences, which end one after the other, in graphs of 6, 4, 2 and 1, by length and,
+    where drafts are tried, by depth."""
     local, folder = eager
-    engine = rebuilt(local, folder, graphs="always", max_num_seqs=6)
+    evs = EvsOptions(method="gate", threshold=0.9, refresh=4) if way == "pruned" else None
     lengths = [MAX_TOKENS - 3 * number for number in range(len(TURNS))]
-    for memory in (local, engine):  # what was in a page before is large, too
-        memory.engine.runner.backend.memory.fill_(1e4)
+    local.engine.runner.backend.memory.fill_(1e4)  # what was in a page before is large, too
+    alone = [
+        local.answer([as_message(turn)], sampling=local.everything(length), evs=evs)
+        for turn, length in zip(TURNS, lengths, strict=True)
+    ]
+    engine = rebuilt(
+        local, folder, graphs="always", max_num_seqs=6, speculating=Speculating(method="ngram", max_tokens=4)
+    )
+    engine.engine.runner.backend.memory.fill_(1e4)
     names = [
         engine.submit([as_message(turn)], sampling=engine.everything(length), evs=evs)
         for turn, length in zip(TURNS, lengths, strict=True)
     ]
+    known = {name: answer.token_ids for name, answer in zip(names, alone, strict=True)}
+    speculation = replay(engine, known if way == "drafted" else {})
     engine.run()
     routes = engine.engine.runner.routes
-    assert set(routes) == {("graph", "decode"), ("eager", "prefill")}
-    assert routes["graph", "decode"] >= MAX_TOKENS - 2
-    for name, turn, length in zip(names, TURNS, lengths, strict=True):
-        alone = local.answer([as_message(turn)], sampling=local.everything(length), evs=evs)
+    assert {("graph", "decode"), ("eager", "prefill")} <= set(routes) <= {*EXPECTED, ("eager", "other_depth")}
+    assert (speculation.counters["accepted"] > 10) == (way == "drafted")
+    assert routes["graph", "decode"] >= (4 if way == "drafted" else MAX_TOKENS - 2)
+    for name, reference in zip(names, alone, strict=True):
         assert not engine.answers[name, 0].logprobs.isnan().any()
-        assert_same(engine.answers[name, 0], alone)
+        assert_same(engine.answers[name, 0], reference)
     assert {mode for mode, _ in local.engine.runner.routes} == {"eager"}
