@@ -1,7 +1,8 @@
-"""Owns `evs advise`: which pruning and which encoder mode pay for one clip, on this model and this machine.
+"""Owns `evs advise`: which pruning and which encoder mode pay for one clip, and whether graphs do, on this model and
+this machine.
 
-Knows nothing of how they work. It measures first tokens, not answers: whether an answer is as good with less looked at,
-nobody can say but who knows what is asked.
+Knows nothing of how they work. It measures times, not answers: whether an answer is as good with less looked at, nobody
+can say but who knows what is asked.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from app.advise_graphs import measure_combinations, recommend_graphs, tabulate_combinations
 from app.look import Look
 from app.measure import Measured, Way, ask_first_token, measure_ways
 from app.own_engine import own_engine
@@ -35,6 +37,13 @@ async def advise_once(settings: Settings, clip: Path, look: Look, *, rounds: int
     out = Console()
     out.print(tabulate(found))
     out.print(recommend(found), highlight=False, soft_wrap=True)
+    best = choose_best(found).way
+    ways = list(dict.fromkeys((found[0].way, best if best.name != "none" else found[1].way)))
+    combined, refusal = await measure_combinations(
+        settings, clip, ways, video=look.video, rounds=rounds, console=console
+    )
+    out.print(tabulate_combinations(combined))
+    out.print(recommend_graphs(combined, best, refusal), highlight=False, soft_wrap=True)
 
 
 async def choose_ways(client: EngineClient, clip: Path, video: VideoOptions) -> list[Way]:
@@ -67,7 +76,7 @@ def tabulate(found: Sequence[Measured]) -> Table:
     return table
 
 
-def recommend(found: Sequence[Measured]) -> str:
+def choose_best(found: Sequence[Measured]) -> Measured:
     """The fastest way that shows the model whole pictures (`skip` does not), or one as good as that which encodes more;
     EVS off where nothing saves a tenth.
 
@@ -79,11 +88,18 @@ def recommend(found: Sequence[Measured]) -> str:
     fastest = min(ratio for ratio, _ in whole)
     near = [(ratio, one) for ratio, one in whole if ratio <= fastest + ALIKE_SHARE]
     ratio, best = max(near, key=lambda pair: (pair[1].asks[0].evs.encoder_cells, -pair[0]))
-    if ratio > 1 - WORTH_SHARE:
+    return best if ratio <= 1 - WORTH_SHARE else base
+
+
+def recommend(found: Sequence[Measured]) -> str:
+    """The best way in words, with its figures."""
+    base, best = found[0], choose_best(found)
+    if best is base:
         return (
             f"Recommended: --evs none. Nothing saves a tenth of the first token's {base.first_s:.3f} s on this clip, "
             "so there is no reason to look at less of it."
         )
+    ratio = best.first_ratio(base)
     evs, ask = best.way.evs, best.asks[0]
     flags = f"--evs {evs.method}" + (f" --evs-rate {evs.rate:g}" if evs.rate is not None else "")
     asked = {"method": evs.method, "rate": evs.rate, "encoder": ask.evs.encoder}

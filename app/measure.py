@@ -1,4 +1,5 @@
-"""Owns the measuring of one clip asked about in several ways: pruning methods and encoder modes.
+"""Owns the measuring of one clip asked about in several ways: pruning methods and encoder modes, first tokens and whole
+answers.
 
 Knows nothing of how an answer is made: it asks an engine, looks at the clock, and reads the engine's own counters.
 """
@@ -67,15 +68,54 @@ class Measured:
         return statistics.median(ours.encoder_s / theirs.encoder_s for ours, theirs in pairs)
 
 
-async def ask_first_token(client: EngineClient, clip: Path, evs: EvsOptions, video: VideoOptions) -> Ask:
-    """Ask with nothing cached, and stop after one token. Raises RequestError as any request does."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paced:
+    """One answer: from the request to its first token, with nothing cached; then the mean time of each token more.
+    share_in_graphs: steps run as graphs for each token more."""
+
+    first_s: float
+    token_s: float
+    share_in_graphs: float
+
+
+async def pace_answer(client: EngineClient, clip: Path, evs: EvsOptions, video: VideoOptions, *, tokens: int) -> Paced:
+    """Ask with nothing cached for an answer of so many tokens, at least 2."""
+    client.drop_caches()
+    before = await _steps_in_graphs(client)
+    started = time.perf_counter()
+    stream = await client.generate(_request(clip, evs, video, tokens))
+    times = [started]
+    async for delta in stream:
+        if delta.finish_reason == "error":
+            raise EngineError("the engine failed on this request; its log says why")
+        times += [time.perf_counter()] * len(delta.token_ids)
+    after = await _steps_in_graphs(client)
+    return Paced(
+        first_s=times[1] - started,
+        token_s=(times[-1] - times[1]) / (tokens - 1),
+        share_in_graphs=(after - before) / (tokens - 1),
+    )
+
+
+async def _steps_in_graphs(client: EngineClient) -> float:
+    """So far."""
+    counters = (await client.stats(uuid.uuid4().hex)).counters
+    return sum(count for name, count in counters.items() if name.startswith('evs:steps_total{mode="graph"'))
+
+
+def _request(clip: Path, evs: EvsOptions, video: VideoOptions, tokens: int) -> Generate:
     part = MediaPart(kind="video", source=StoredFile(path=str(clip.resolve())), video=video)
-    request = Generate(
+    return Generate(
         request_id=uuid.uuid4().hex,
         chat=(ChatMessage(role="user", parts=(part, TextPart(text=QUESTION))),),
-        sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
+        sampling=SamplingParams(temperature=0.0, max_tokens=tokens, ignore_eos=True),
         evs=evs,
     )
+
+
+async def ask_first_token(client: EngineClient, clip: Path, evs: EvsOptions, video: VideoOptions) -> Ask:
+    """Ask with nothing cached, and stop after one token. Raises RequestError as any request does."""
+    request = _request(clip, evs, video, 1)
     client.drop_caches()
     before_s = await _encoder_s(client)
     started = time.perf_counter()

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from app.advise import choose_ways, recommend, tabulate
-from app.measure import Ask, Measured, Way, measure_ways
+from app.advise_graphs import TOKENS, Combination, measure_combinations, recommend_graphs, tabulate_combinations
+from app.measure import Ask, Measured, Paced, Way, measure_ways
 from app.model_path import resolve_model
+from app.settings import Settings
 from runner.client import start_engine
 from runner.config import EngineConfig
 from runner.messages import EvsUsage
@@ -43,6 +46,34 @@ async def test_each_way_is_measured_afresh() -> None:
     seen = {key for key in counters if key.startswith("evs:encoder_patches_total")}
     assert {f'evs:encoder_patches_total{{mode="{mode}",reason=""}}' for mode in ("full", "skip", "reuse")} == seen
     assert tabulate(found).row_count == 5
+
+
+async def test_four_combinations_are_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    """EVS off and on, graphs off and on, each on an engine that was started so; what the flag did is counted."""
+    settings = Settings(model="demo", dtype="float32", threads=1)
+    ways = [Way(name=name, evs=EvsOptions(method=name)) for name in ("none", "gate")]
+    found, refusal = await measure_combinations(
+        settings, CLIP, ways, video=VideoOptions(), rounds=1, console=Console(stderr=True)
+    )
+    assert refusal is None
+    assert [(one.way.name, one.graphs) for one in found] == [
+        ("none", "never"), ("gate", "never"), ("none", "always"), ("gate", "always"),
+    ]  # fmt: skip
+    assert [one.share_in_graphs for one in found] == [0.0, 0.0, 1.0, 1.0]
+    assert all(0 < one.token_s < one.first_s + one.answer_s for one in found)
+    assert tabulate_combinations(found).row_count == 4
+
+
+def combination(graphs: str, answer_s: float) -> Combination:
+    pace = Paced(first_s=0.0, token_s=answer_s / (TOKENS - 1), share_in_graphs=0.0)
+    return Combination(way=Way(name="gate", evs=EvsOptions(method="gate")), graphs=graphs, paces=(pace,))
+
+
+@pytest.mark.parametrize(("on_s", "advice"), [(1.5, "always"), (1.99, "auto"), (2.5, "never")])
+def test_the_worked_example_of_graphs(on_s: float, advice: str) -> None:
+    found = [combination("never", 2.0), combination("always", on_s)]
+    assert recommend_graphs(found, found[0].way, None).startswith(f"Recommended: --graphs {advice}.")
+    assert "no graphs for it" in recommend_graphs(found[:1], found[0].way, "no graphs for it")
 
 
 def measured(name: str, evs: EvsOptions, encoder: str, encoder_cells: int, *first_s: float) -> Measured:
