@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import encode_batch
 from runner.entering import ALL_ENCODERS
 from runner.errors import EngineStartError
 from runner.families.base import DecoderShape, DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
@@ -18,12 +19,12 @@ from runner.families.common import CLIP_MARK, chat_with_marks, decoder_shape, ge
 from runner.families.gemma_decoder import GemmaDecoder, gemma_layers
 from runner.families.squares import (
     embed_words,
-    encode_whole_tower,
     frame_sampling,
     interpolation_of,
     plain_positions,
     refuse_sizes,
     stamp,
+    whole_tower,
 )
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
@@ -53,8 +54,8 @@ class Gemma3:
         self._text = model.model.language_model
         self._decoder = GemmaDecoder(self._text)
         tower = model.model.vision_tower
-        self._tower = getattr(tower, "vision_model", tower)
         self._projector = model.model.multi_modal_projector
+        self.tower = whole_tower(getattr(tower, "vision_model", tower), reading_order, self._project)
         self._processor = processor
         self._side: int = config.vision_config.image_size
         self._patch: int = config.vision_config.patch_size
@@ -118,13 +119,13 @@ class Gemma3:
         return slot_patches(item, slot_start, slot_stop, processor=self._processor.image_processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        def project(hidden: torch.Tensor) -> torch.Tensor:
-            pooled = hidden.view(-1, self._merge**2, hidden.shape[-1]).mean(1)  # (N, D_vision)
-            normed = self._projector.mm_soft_emb_norm(pooled)
-            projected: torch.Tensor = normed @ self._projector.mm_input_projection_weight
-            return projected
+        return encode_batch(self.tower, batch)
 
-        return encode_whole_tower(self._tower, batch, reading_order(self._tower, batch), project)
+    def _project(self, hidden: torch.Tensor) -> torch.Tensor:
+        pooled = hidden.view(-1, self._merge**2, hidden.shape[-1]).mean(1)  # (N, D_vision)
+        normed = self._projector.mm_soft_emb_norm(pooled)
+        projected: torch.Tensor = normed @ self._projector.mm_input_projection_weight
+        return projected
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         return embed_words(self._text.embed_tokens, token_ids, self._image_token_id)

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from attention.packed import plan_packed
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import encode_batch
 from runner.errors import EngineStartError
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
@@ -24,7 +24,7 @@ from vision.frames import VideoFrames
 from vision.patches import PatchGrid
 from vision.request import DecodeRequest
 from vision.resize import FixedSize
-from vision.towers.internvl import hidden_states
+from vision.towers.internvl import InternVLTower
 from vision.towers.packed import EncodedCells, PatchBatch
 from vision.towers.siglip import shuffle_pixels
 
@@ -45,8 +45,8 @@ class InternVL:
         self._model = model
         self._text = model.model.language_model
         self._decoder = Decoder(self._text)
-        self._tower = model.model.vision_tower
         self._projector = model.model.multi_modal_projector
+        self.tower = InternVLTower(model.model.vision_tower, self._project)
         self._processor = processor
         self._side: int = config.vision_config.image_size[0]
         self._patch: int = config.vision_config.patch_size[0]
@@ -109,8 +109,11 @@ class InternVL:
         return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        hidden = hidden_states(self._tower, batch, plan_packed)
-        return EncodedCells(embeddings=self._projector(shuffle_pixels(hidden, self._merge)))
+        return encode_batch(self.tower, batch)
+
+    def _project(self, hidden: torch.Tensor) -> torch.Tensor:
+        cells: torch.Tensor = self._projector(shuffle_pixels(hidden, self._merge))
+        return cells
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self._text.embed_tokens(token_ids)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from attention.protocol import PlannedAttention
-from runner.encoder_attention import encode_seeing
+from runner.encoder_attention import encode_batch
 from runner.entering import ALL_ENCODERS
 from runner.errors import EngineStartError
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
@@ -34,8 +34,7 @@ from vision.resize import FixedSize
 from vision.sampling import SamplingPolicy
 from vision.tiling import AnyResolution, PadToSquare
 from vision.towers.packed import EncodedCells, PatchBatch
-from vision.towers.rotary import Attend
-from vision.towers.siglip import hidden_states, reading_order
+from vision.towers.siglip import SiglipTower, reading_order
 
 # Frames of a clip where a checkpoint states neither a number nor a rate; released ones do not, and saw up to this many.
 TRAINED_FRAMES = 32
@@ -55,8 +54,7 @@ class LlavaOneVision:
         self._model = model
         self._text = model.model.language_model
         self._decoder = Decoder(self._text)
-        self._tower = getattr(model.model.vision_tower, "vision_model", model.model.vision_tower)
-        self._projector = model.model.multi_modal_projector
+        tower = getattr(model.model.vision_tower, "vision_model", model.model.vision_tower)
         self._newline = model.model.image_newline
         self._processor = processor
         self._patch: int = config.vision_config.patch_size
@@ -68,7 +66,8 @@ class LlavaOneVision:
             tiling=AnyResolution(side=self._pixels, canvases=canvases),
             most_places=int(config.vision_aspect_ratio.removeprefix(ANY_RESOLUTION)) * side**2,
         )
-        self._after = _layers(config.vision_feature_layer, len(self._tower.encoder.layers))
+        after = _layers(config.vision_feature_layer, len(tower.encoder.layers))
+        self.tower = SiglipTower(tower, reading_order, model.model.multi_modal_projector, after=after)
         self._pad_ids: dict[Kind, int] = {"image": config.image_token_id, "video": config.video_token_id}
         self.shape = decoder_shape(config.text_config, self._text, rope_axes=1, num_planes=0)
         self.defaults: GenerationDefaults = generation_defaults(model, suppressed=tuple(self._pad_ids.values()))
@@ -144,14 +143,8 @@ class LlavaOneVision:
         return slot_patches(item, slot_start, slot_stop, processor=processor, taps=taps)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        places, taps = reading_order(self._tower, batch), batch.taps
-        assert taps is not None
-
-        def encode(attend: Attend) -> EncodedCells:
-            hidden = hidden_states(self._tower, batch, places, attend, after=self._after)
-            return EncodedCells(embeddings=taps.pool(self._projector(hidden)))
-
-        return encode_seeing(batch, encode)
+        assert batch.taps is not None
+        return encode_batch(self.tower, batch)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         """A placeholder that no cell is written over is a newline."""

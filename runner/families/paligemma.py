@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import encode_batch
 from runner.entering import ALL_ENCODERS
 from runner.errors import EngineStartError, RequestError
 from runner.families.base import DecoderShape, DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
@@ -19,11 +20,11 @@ from runner.families.gemma_decoder import GemmaDecoder, gemma_layers
 from runner.families.squares import (
     crop_to_patches,
     embed_words,
-    encode_whole_tower,
     frame_sampling,
     interpolation_of,
     plain_positions,
     refuse_sizes,
+    whole_tower,
 )
 from runner.items import MediaItem
 from runner.requests import ChatMessage, TextPart, VideoOptions
@@ -56,8 +57,8 @@ class PaliGemma:
         self._text = model.model.language_model
         self._decoder = GemmaDecoder(self._text)
         tower = model.model.vision_tower
-        self._tower = getattr(tower, "vision_model", tower)
-        self._projector = model.model.multi_modal_projector
+        projector = model.model.multi_modal_projector
+        self.tower = whole_tower(getattr(tower, "vision_model", tower), reading_order, projector)
         self._processor = processor
         self._side: int = config.vision_config.image_size
         self._patch: int = config.vision_config.patch_size
@@ -131,7 +132,7 @@ class PaliGemma:
         return slot_patches(item, slot_start, slot_stop, processor=self._processor.image_processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        return encode_whole_tower(self._tower, batch, reading_order(self._tower, batch), self._projector)
+        return encode_batch(self.tower, batch)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         return embed_words(self._text.embed_tokens, token_ids, self._image_token_id)

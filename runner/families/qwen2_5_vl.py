@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from attention.protocol import PlannedAttention
-from runner.encoder_attention import plan_segments
+from runner.encoder_attention import encode_batch
 from runner.entering import ALL_ENCODERS
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, generation_defaults, picture_bounds, sampling_policy, slot_patches
@@ -26,7 +26,7 @@ from vision.patches import PatchGrid
 from vision.request import DecodeRequest
 from vision.resize import FrameSmartResize
 from vision.towers.packed import EncodedCells, PatchBatch
-from vision.towers.qwen2_5_vl import encode_packed
+from vision.towers.qwen2_5_vl import Qwen25VLTower
 
 # Released checkpoints name no rate; they were trained, and their authors' tools sample, at this one.
 TRAINED_FPS = 2.0
@@ -45,8 +45,8 @@ class Qwen25VL:
         self._model = model
         self._text = model.model.language_model
         self._decoder = Decoder(self._text)
-        self._tower = model.model.visual
-        fuse_blocks(self._tower)
+        fuse_blocks(model.model.visual)
+        self.tower = Qwen25VLTower(model.model.visual)
         self._processor = processor
         self._pad_ids = pad_ids(model.config)
         vision = model.config.vision_config
@@ -143,7 +143,7 @@ class Qwen25VL:
         return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        return encode_packed(self._tower, batch, plan_segments)
+        return encode_batch(self.tower, batch)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self._text.embed_tokens(token_ids)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from attention.protocol import PlannedAttention
-from runner.encoder_attention import encode_seeing
+from runner.encoder_attention import encode_batch
 from runner.entering import ALL_ENCODERS
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, generation_defaults, picture_bounds, sampling_policy, slot_patches
@@ -32,7 +32,7 @@ from vision.patches import PatchGrid
 from vision.request import DecodeRequest
 from vision.resize import VideoSmartResize
 from vision.towers.packed import EncodedCells, PatchBatch
-from vision.towers.qwen3_vl import encode_packed
+from vision.towers.qwen3_vl import Qwen3VLTower
 
 
 class Qwen3VL:
@@ -46,7 +46,7 @@ class Qwen3VL:
         self._model = model
         self._text = model.model.language_model
         self._decoder = Decoder(self._text)
-        self._tower = model.model.visual
+        self.tower = Qwen3VLTower(model.model.visual)
         self._processor = processor
         self._pad_ids = pad_ids(model.config)
         vision = model.config.vision_config
@@ -139,7 +139,7 @@ class Qwen3VL:
         return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        return encode_seeing(batch, lambda attend: encode_packed(self._tower, batch, attend))
+        return encode_batch(self.tower, batch)
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self._text.embed_tokens(token_ids)

@@ -17,6 +17,7 @@ from transformers.models.smolvlm.processing_smolvlm import (
 )
 
 from attention.protocol import PlannedAttention
+from runner.encoder_attention import encode_batch
 from runner.entering import ALL_ENCODERS
 from runner.families.base import DenseSpan, GenerationDefaults, ItemText, Kind, VisualRows
 from runner.families.common import chat_as_dicts, decoder_shape, generation_defaults, slot_patches
@@ -24,11 +25,11 @@ from runner.families.decoder import Decoder
 from runner.families.number_words import number_words
 from runner.families.squares import (
     crop_to_patches,
-    encode_whole_tower,
     interpolation_of,
     most_frames,
     plain_positions,
     refuse_sizes,
+    whole_tower,
 )
 from runner.items import MediaItem
 from runner.requests import ChatMessage, VideoOptions
@@ -64,8 +65,8 @@ class SmolVLM:
         self._model = model
         self._text = model.model.text_model
         self._decoder = Decoder(self._text)
-        self._tower = model.model.vision_model
         self._connector = model.model.connector
+        self.tower = whole_tower(model.model.vision_model, stretched_order, self._project)
         self._processor = processor
         self._patch: int = model.config.vision_config.patch_size
         self._merge: int = model.config.scale_factor
@@ -175,11 +176,11 @@ class SmolVLM:
         return slot_patches(item, slot_start, slot_stop, processor=processor)
 
     def encode(self, batch: PatchBatch) -> EncodedCells:
-        def project(hidden: torch.Tensor) -> torch.Tensor:
-            projected: torch.Tensor = self._connector.modality_projection(shuffle_pixels(hidden, self._merge))
-            return projected
+        return encode_batch(self.tower, batch)
 
-        return encode_whole_tower(self._tower, batch, stretched_order(self._tower, batch), project)
+    def _project(self, hidden: torch.Tensor) -> torch.Tensor:
+        projected: torch.Tensor = self._connector.modality_projection(shuffle_pixels(hidden, self._merge))
+        return projected
 
     def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
         embeds: torch.Tensor = self._text.embed_tokens(token_ids)

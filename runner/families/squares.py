@@ -10,14 +10,12 @@ import numpy as np
 import torch
 import torchvision
 
-from runner.encoder_attention import encode_seeing
 from runner.requests import VideoOptions
 from vision.errors import InvalidMediaOptionError
 from vision.resize import Interpolation
 from vision.sampling import SamplingPolicy
-from vision.towers.packed import EncodedCells, PatchBatch
-from vision.towers.rotary import Attend
-from vision.towers.siglip import hidden_states
+from vision.towers.packed import PatchBatch
+from vision.towers.siglip import SiglipTower
 
 # PIL's numbers, as processors' configs write them.
 RESAMPLES: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}
@@ -28,20 +26,18 @@ def plain_positions(length: int) -> np.ndarray:
     return np.arange(length, dtype=np.int64)[None]
 
 
-def encode_whole_tower(
-    tower: Any, batch: PatchBatch, places: torch.Tensor, project: Callable[[torch.Tensor], torch.Tensor]
-) -> EncodedCells:
-    """All layers of a SigLIP tower and its last norm, then `project`: (rows, D_vision) -> (cells, D).
+def whole_tower(
+    tower: Any,
+    order: Callable[[Any, PatchBatch], torch.Tensor],
+    project: Callable[[torch.Tensor], torch.Tensor],
+) -> SiglipTower:
+    """All layers of a SigLIP tower and its last norm, then `project`: (rows, D_vision) -> (cells, D). order: see
+    SiglipTower."""
 
-    places: each patch's row in the tower's table of positions.
-    """
-    last = len(tower.encoder.layers)
+    def finish(hidden: torch.Tensor) -> torch.Tensor:
+        return project(tower.post_layernorm(hidden))
 
-    def encode(attend: Attend) -> EncodedCells:
-        hidden = tower.post_layernorm(hidden_states(tower, batch, places, attend, after=(last,)))
-        return EncodedCells(embeddings=project(hidden))
-
-    return encode_seeing(batch, encode)
+    return SiglipTower(tower, order, finish, after=(len(tower.encoder.layers),))
 
 
 def embed_words(table: Any, token_ids: torch.Tensor, image_token_id: int) -> torch.Tensor:

@@ -10,24 +10,52 @@ from typing import Any
 import numpy as np
 import torch
 
-from vision.towers.packed import PatchBatch, embed_patches
+from vision.towers.arranged import Arranged, Attends, Read, View
+from vision.towers.keys import Segments
+from vision.towers.packed import EncodedCells, PatchBatch, embed_patches
+from vision.towers.rotary import Attend
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 
+class InternVLTower:
+    """module: transformers' InternVLVisionModel; each picture has the tower's own size. project: (R, D_vision) states
+    after the last layer and the tower's final norm to (N, D) cells."""
 
-def hidden_states(tower: Any, batch: PatchBatch, plan: Callable[[np.ndarray], Attend]) -> torch.Tensor:
-    """(R, D_vision): the patches' states after the last layer and the tower's final norm.
+    def __init__(self, module: Any, project: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self._module, self._project = module, project
 
-    tower: transformers' InternVLVisionModel; each picture has the tower's own size. plan(cu_seqlens) gives the
-    attention that keeps those segments apart.
-    """
-    hidden, is_patch, segments = _embed(tower.embeddings, batch)
-    attend = plan(segments)
-    for layer in tower.encoder.layer:
-        hidden = hidden + layer.lambda_1 * _attention(layer.attention, layer.layernorm_before(hidden), attend)
-        hidden = hidden + layer.lambda_2 * layer.mlp(layer.layernorm_after(hidden))
-    states: torch.Tensor = tower.layernorm(hidden[is_patch])
-    return states
+    @property
+    def weight(self) -> torch.Tensor:
+        weight: torch.Tensor = self._module.embeddings.patch_embeddings.projection.weight
+        return weight
+
+    def arrange(self, batch: PatchBatch) -> Arranged:
+        segments, places = with_leaders(batch.cu_seqlens)
+        table = np.zeros(segments[-1], dtype=np.int64)
+        across = self._module.embeddings.patch_embeddings.patch_shape[1]
+        table[places] = 1 + batch.rows * across + batch.cols
+        return Arranged(
+            arrays={"patches": places, "table": table},
+            views={"pictures": View(segments=Segments(cu_seqlens=segments))},
+        )
+
+    def run(self, pixel_values: torch.Tensor, read: Read, attend: Attends) -> EncodedCells:
+        tower = self._module
+        hidden = self._embed(pixel_values, read)
+        for layer in tower.encoder.layer:
+            attended = _attention(layer.attention, layer.layernorm_before(hidden), attend["pictures"])
+            hidden = hidden + layer.lambda_1 * attended
+            hidden = hidden + layer.lambda_2 * layer.mlp(layer.layernorm_after(hidden))
+        return EncodedCells(embeddings=self._project(tower.layernorm(hidden[read["patches"]])))
+
+    def _embed(self, pixel_values: torch.Tensor, read: Read) -> torch.Tensor:
+        """(R + pictures, D) rows with positions added."""
+        embeddings = self._module.embeddings
+        patches = embed_patches(embeddings.patch_embeddings.projection, pixel_values)
+        hidden = embeddings.cls_token[0].to(patches).repeat(len(read["table"]), 1)
+        hidden[read["patches"]] = patches
+        if embeddings.position_embeddings is not None:
+            hidden = hidden + embeddings.position_embeddings[0, read["table"]]
+        return hidden
 
 
 def with_leaders(cu_seqlens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -38,21 +66,6 @@ def with_leaders(cu_seqlens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     lengths = np.diff(cu_seqlens)
     segment = np.repeat(np.arange(len(lengths)), lengths)
     return cu_seqlens + np.arange(len(cu_seqlens)), np.arange(len(segment)) + segment + 1
-
-
-def _embed(embeddings: Any, batch: PatchBatch) -> tuple[torch.Tensor, torch.Tensor, np.ndarray]:
-    """(R + pictures, D) rows with positions added, which of them are patches, and their segments."""
-    patches = embed_patches(embeddings.patch_embeddings.projection, batch.pixel_values)
-    segments, places = with_leaders(batch.cu_seqlens)
-    hidden = embeddings.cls_token[0].to(patches).repeat(int(segments[-1]), 1)
-    table = torch.zeros(int(segments[-1]), dtype=torch.int64)
-    is_patch = torch.from_numpy(places)
-    table[is_patch] = torch.from_numpy(1 + batch.rows * embeddings.patch_embeddings.patch_shape[1] + batch.cols)
-    is_patch = is_patch.to(patches.device)
-    hidden[is_patch] = patches
-    if embeddings.position_embeddings is not None:
-        hidden = hidden + embeddings.position_embeddings[0, table.to(patches.device)]
-    return hidden, is_patch, segments
 
 
 def _attention(attn: Any, hidden: torch.Tensor, attend: Attend) -> torch.Tensor:

@@ -40,9 +40,13 @@ class CellTaps:
 
     def pool(self, features: torch.Tensor) -> torch.Tensor:
         """(R, D) of patches to (N, D) of cells."""
-        index = torch.from_numpy(self.patches).to(features.device)
-        weights = torch.from_numpy(self.weights).to(features)
-        return (features[index] * weights[:, :, None]).sum(1)
+        index, weights = torch.from_numpy(self.patches), torch.from_numpy(self.weights)
+        return pool_taps(features, index.to(features.device), weights.to(features.device))
+
+
+def pool_taps(features: torch.Tensor, patches: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """(R, D) of patches to (N, D) of cells; patches, weights: (N, 4)."""
+    return (features[patches] * weights.to(features.dtype)[:, :, None]).sum(1)
 
 
 def join_taps(parts: list[CellTaps]) -> CellTaps:

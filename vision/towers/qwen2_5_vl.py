@@ -4,46 +4,57 @@ Qwen2.5-VL technical report and transformers' modules, which tests hold it again
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 
+from vision.towers.arranged import Arranged, Attends, Read, View, batch_view
 from vision.towers.keys import Segments
 from vision.towers.packed import EncodedCells, PatchBatch, embed_patches
-from vision.towers.rotary import Attend, Phases, attend_rotated, rotary_phases
-from vision.towers.sight import PlanAttention, Sight
+from vision.towers.rotary import attend_rotated, phases_at, places_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class _Arrangement:
-    """One order of the R rows: `enter` (R,) takes rows from the other order into this one."""
+class Qwen25VLTower:
+    """module: transformers' Qwen2.5-VL or Qwen2-VL vision model. R patches, whose segments are slots, become
+    N = R / merge_size**2 cells. Rows are reordered where a layer attends otherwise than the one before, a few times in
+    all."""
 
-    enter: torch.Tensor
-    phases: Phases
-    attend: Attend
+    def __init__(self, module: Any) -> None:
+        self._module = module
 
+    @property
+    def weight(self) -> torch.Tensor:
+        weight: torch.Tensor = self._module.patch_embed.proj.weight
+        return weight
 
-def encode_packed(tower: Any, batch: PatchBatch, plan: PlanAttention) -> EncodedCells:
-    """Encode R patches, whose segments are slots, into N = R / merge_size**2 cells.
+    def arrange(self, batch: PatchBatch) -> Arranged:
+        arrays, views = {"places": places_of(batch)}, {"slots": batch_view(batch)}
+        if windowed_levels(self._module):
+            tower = self._module
+            cells = tower.window_size // tower.spatial_merge_size // tower.patch_size
+            order, windows = window_order(batch, cells * tower.spatial_merge_size)
+            arrays |= {"into_windows": order, "into_slots": np.argsort(order)}
+            views["windows"] = View(segments=windows, order=order)
+        return Arranged(arrays=arrays, views=views)
 
-    tower: transformers' Qwen2.5-VL or Qwen2-VL vision model. plan(segments) gives the attention in which rows see those
-    segments' keys. Rows are reordered where a layer attends otherwise than the one before, a few times in all.
-    """
-    hidden = embed_patches(tower.patch_embed.proj, batch.pixel_values)  # (R, D_vision)
-    sight = Sight(batch, plan)
-    by_slot, by_window = _arrange(tower, batch, sight, hidden)
-    windowed, now = windowed_levels(tower), by_slot
-    for level, block in enumerate(tower.blocks):
-        wanted = by_window if level in windowed else by_slot
-        if wanted is not now:
-            hidden, now = hidden[wanted.enter], wanted
-        hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), now.phases, now.attend)
-        hidden = hidden + block.mlp(block.norm2(hidden))
-    if now is not by_slot:
-        hidden = hidden[by_slot.enter]
-    return EncodedCells(embeddings=tower.merger(hidden), carry=sight.carry)
+    def run(self, pixel_values: torch.Tensor, read: Read, attend: Attends) -> EncodedCells:
+        tower = self._module
+        hidden = embed_patches(tower.patch_embed.proj, pixel_values)  # (R, D_vision)
+        phases = {"slots": phases_at(tower.rotary_pos_emb.inv_freq, read["places"], hidden)}
+        if "windows" in attend:
+            cos, sin = phases["slots"]
+            phases["windows"] = cos[read["into_windows"]], sin[read["into_windows"]]
+        windowed, now = windowed_levels(tower), "slots"
+        for level, block in enumerate(tower.blocks):
+            wanted = "windows" if level in windowed else "slots"
+            if wanted != now:
+                hidden, now = hidden[read[f"into_{wanted}"]], wanted
+            hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), phases[now], attend[now])
+            hidden = hidden + block.mlp(block.norm2(hidden))
+        if now != "slots":
+            hidden = hidden[read["into_slots"]]
+        return EncodedCells(embeddings=tower.merger(hidden))
 
 
 def windowed_levels(tower: Any) -> frozenset[int]:
@@ -93,19 +104,3 @@ def window_order(batch: PatchBatch, side: int) -> tuple[np.ndarray, Segments]:
 
 def _ends(sizes: np.ndarray) -> np.ndarray:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-
-
-def _arrange(tower: Any, batch: PatchBatch, sight: Sight, like: torch.Tensor) -> tuple[_Arrangement, _Arrangement]:
-    """Rows slot by slot, as they came, and rows window by window; one and the same where the tower has no windows."""
-    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, like)
-    if not windowed_levels(tower):
-        whole = _Arrangement(enter=torch.arange(len(batch.rows)), phases=phases, attend=sight.attend)
-        return whole, whole
-    cells = tower.window_size // tower.spatial_merge_size // tower.patch_size
-    order, windows = window_order(batch, cells * tower.spatial_merge_size)
-    into_windows, into_slots = (torch.from_numpy(x).to(like.device) for x in (order, np.argsort(order)))
-    turned = phases[0][into_windows], phases[1][into_windows]
-    return (
-        _Arrangement(enter=into_slots, phases=phases, attend=sight.attend),
-        _Arrangement(enter=into_windows, phases=turned, attend=sight.arranged(windows, order)),
-    )

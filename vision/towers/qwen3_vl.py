@@ -9,41 +9,63 @@ from typing import Any
 import numpy as np
 import torch
 
+from vision.towers.arranged import Arranged, Attends, Read, batch_view
 from vision.towers.packed import EncodedCells, PatchBatch, embed_patches
-from vision.towers.rotary import Attend, attend_rotated, rotary_phases
+from vision.towers.rotary import attend_rotated, phases_at, places_of
 
 
-def encode_packed(tower: Any, batch: PatchBatch, attend: Attend) -> EncodedCells:
-    """Encode R patches into N = R / merge_size**2 cells.
+class Qwen3VLTower:
+    """module: transformers' Qwen3VLVisionModel. R patches become N = R / merge_size**2 cells."""
 
-    tower: transformers' Qwen3VLVisionModel. attend(q, k, v, scale) over (R, H, K) rows keeps segments apart.
-    """
-    hidden = embed_patches(tower.patch_embed.proj, batch.pixel_values)  # (R, D_vision)
-    hidden = hidden + _position_embedding(tower, batch).to(hidden.dtype)
-    phases = rotary_phases(tower.rotary_pos_emb.inv_freq, batch.rows, batch.cols, hidden)
-    planes = []
-    for level, block in enumerate(tower.blocks):
-        hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), phases, attend)
-        hidden = hidden + block.mlp(block.norm2(hidden))
-        if level in tower.deepstack_visual_indexes:
-            merger = tower.deepstack_merger_list[tower.deepstack_visual_indexes.index(level)]
-            planes.append(merger(hidden))
-    return EncodedCells(embeddings=tower.merger(hidden), planes=tuple(planes))
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    @property
+    def weight(self) -> torch.Tensor:
+        weight: torch.Tensor = self._module.patch_embed.proj.weight
+        return weight
+
+    def arrange(self, batch: PatchBatch) -> Arranged:
+        side = int(self._module.pos_embed.num_embeddings**0.5)
+        corners, shares = corner_taps(batch, side)
+        return Arranged(
+            arrays={"places": places_of(batch), "corners": corners, "shares": shares},
+            views={"slots": batch_view(batch)},
+        )
+
+    def run(self, pixel_values: torch.Tensor, read: Read, attend: Attends) -> EncodedCells:
+        tower = self._module
+        hidden = embed_patches(tower.patch_embed.proj, pixel_values)  # (R, D_vision)
+        hidden = hidden + self._positions(read).to(hidden.dtype)
+        phases = phases_at(tower.rotary_pos_emb.inv_freq, read["places"], hidden)
+        planes = []
+        for level, block in enumerate(tower.blocks):
+            hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), phases, attend["slots"])
+            hidden = hidden + block.mlp(block.norm2(hidden))
+            if level in tower.deepstack_visual_indexes:
+                merger = tower.deepstack_merger_list[tower.deepstack_visual_indexes.index(level)]
+                planes.append(merger(hidden))
+        return EncodedCells(embeddings=tower.merger(hidden), planes=tuple(planes))
+
+    def _positions(self, read: Read) -> torch.Tensor:
+        """(R, D_vision): the learned square table, read bilinearly at each patch's place (corners on corners)."""
+        total: torch.Tensor | int = 0
+        for index, share in zip(read["corners"], read["shares"], strict=True):
+            total = total + self._module.pos_embed(index) * share[:, None]
+        assert isinstance(total, torch.Tensor)
+        return total
 
 
-def _position_embedding(tower: Any, batch: PatchBatch) -> torch.Tensor:
-    """(R, D_vision): the learned square table, read bilinearly at each patch's place (corners on corners)."""
-    side = int(tower.pos_embed.num_embeddings**0.5)
+def corner_taps(batch: PatchBatch, side: int) -> tuple[np.ndarray, np.ndarray]:
+    """The four entries of a table of side x side that each patch reads, and how much of each: (4, R) int64 and float32."""
     row_low, row_high, row_share = _taps(batch.rows, batch.heights, side)
     col_low, col_high, col_share = _taps(batch.cols, batch.widths, side)
-    total: torch.Tensor | int = 0
+    corners, shares = [], []
     for row, row_weight in ((row_low, 1 - row_share), (row_high, row_share)):
         for col, col_weight in ((col_low, 1 - col_share), (col_high, col_share)):
-            index = torch.from_numpy(row * side + col).to(tower.pos_embed.weight.device)
-            weight = torch.from_numpy(row_weight * col_weight).to(tower.pos_embed.weight.device)
-            total = total + tower.pos_embed(index) * weight[:, None]
-    assert isinstance(total, torch.Tensor)
-    return total
+            corners.append(row * side + col)
+            shares.append(row_weight * col_weight)
+    return np.stack(corners), np.stack(shares)
 
 
 def _taps(place: np.ndarray, size: np.ndarray, side: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from vision.towers.packed import PatchBatch
+
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 Phases = tuple[torch.Tensor, torch.Tensor]
 
@@ -29,10 +31,14 @@ def rotate(x: torch.Tensor, phases: Phases) -> torch.Tensor:
     return x.roll(x.shape[-1] // 2, -1).mul_(signed_sin).addcmul_(x, cos)
 
 
-def rotary_phases(inv_freq: torch.Tensor, rows: np.ndarray, cols: np.ndarray, like: torch.Tensor) -> Phases:
-    """cos, and sin with its first half negated, (R, 1, 1, K), on the device and in the dtype of `like`: a quarter of
+def places_of(batch: PatchBatch) -> np.ndarray:
+    """(R, 2) int64: row and column of each patch."""
+    return np.stack((batch.rows, batch.cols), axis=1)
+
+
+def phases_at(inv_freq: torch.Tensor, places: torch.Tensor, like: torch.Tensor) -> Phases:
+    """cos, and sin with its first half negated, (R, 1, 1, K), in the dtype of `like`, at places (R, 2): a quarter of
     the angles turns with the row, the next with the column, and both come again in the second half."""
-    places = torch.from_numpy(np.stack((rows, cols), axis=1)).to(like.device)
     turned = places[:, :, None].float() * inv_freq.to(device=like.device, dtype=torch.float32)  # (R, 2, K / 4)
     angles = turned.flatten(1)[:, None, None]
     cos, sin = angles.cos(), angles.sin()

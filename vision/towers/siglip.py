@@ -10,20 +10,55 @@ from typing import Any
 import numpy as np
 import torch
 
-from vision.towers.packed import PatchBatch, embed_patches
+from vision.towers.arranged import Arranged, Attends, Read, batch_view
+from vision.towers.packed import EncodedCells, PatchBatch, embed_patches
+from vision.towers.pooling import pool_taps
+from vision.towers.rotary import Attend
 
-Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
+
+class SiglipTower:
+    """module: has `embeddings` and `encoder.layers` as transformers' SiglipVisionModel has. order(module, batch): (R,)
+    rows of its table of positions. project: the states after the layers `after`, see hidden_states, to cells; where
+    cells are pooled, of the patches, which the batch's taps then pool."""
+
+    def __init__(
+        self,
+        module: Any,
+        order: Callable[[Any, PatchBatch], torch.Tensor],
+        project: Callable[[torch.Tensor], torch.Tensor],
+        *,
+        after: Sequence[int],
+    ) -> None:
+        self._module, self._order, self._project, self._after = module, order, project, tuple(after)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        weight: torch.Tensor = self._module.embeddings.patch_embedding.weight
+        return weight
+
+    def arrange(self, batch: PatchBatch) -> Arranged:
+        arrays = {"table": self._order(self._module, batch).numpy()}
+        if batch.taps is not None:
+            arrays |= {"taps": batch.taps.patches, "tap_weights": batch.taps.weights}
+        return Arranged(arrays=arrays, views={"slots": batch_view(batch)})
+
+    def run(self, pixel_values: torch.Tensor, read: Read, attend: Attends) -> EncodedCells:
+        hidden = hidden_states(self._module, pixel_values, read["table"], attend["slots"], after=self._after)
+        cells = self._project(hidden)
+        if "taps" in read:
+            cells = pool_taps(cells, read["taps"], read["tap_weights"])
+        return EncodedCells(embeddings=cells)
 
 
 def hidden_states(
-    tower: Any, batch: PatchBatch, table_rows: torch.Tensor, attend: Attend, *, after: Sequence[int]
+    tower: Any, pixel_values: torch.Tensor, table_rows: torch.Tensor, attend: Attend, *, after: Sequence[int]
 ) -> torch.Tensor:
     """(R, len(after) * D_vision): the states after these layers side by side, before any final norm.
 
     tower: has `embeddings` and `encoder.layers` as transformers' SiglipVisionModel has. table_rows: (R,) int64, each
     patch's row of the position table. after: 0 is what enters the first layer; layers past the last one are not run.
     """
-    hidden = _embed(tower.embeddings, batch.pixel_values, table_rows)  # (R, D_vision)
+    hidden = _embed(tower.embeddings, pixel_values, table_rows)  # (R, D_vision)
     states = {0: hidden}
     for number, layer in enumerate(tower.encoder.layers[: max(after)], start=1):
         hidden = hidden + _attention(layer.self_attn, layer.layer_norm1(hidden), attend)

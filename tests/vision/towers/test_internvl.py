@@ -8,7 +8,8 @@ import torch
 
 from attention.packed import plan_packed
 from tests.checkpoints.internvl import make_internvl
-from vision.towers.internvl import hidden_states, with_leaders
+from vision.towers.arranged import encode_arranged
+from vision.towers.internvl import InternVLTower, with_leaders
 from vision.towers.packed import PatchBatch, patch_places
 
 
@@ -32,6 +33,6 @@ def test_packed_pictures_equal_the_model(qk_norm: bool) -> None:
     )  # fmt: skip
     expected = model.model.vision_tower(pictures).last_hidden_state[:, 1:]
     expected = expected.reshape(3, 6, 6, -1)[:, rows, cols].flatten(0, 1)
-    torch.testing.assert_close(
-        hidden_states(model.model.vision_tower, batch, plan_packed), expected, rtol=1e-4, atol=1e-4
-    )
+    tower = InternVLTower(model.model.vision_tower, lambda hidden: hidden)
+    got = encode_arranged(tower, batch, lambda segments: plan_packed(segments.cu_seqlens))
+    torch.testing.assert_close(got.embeddings, expected, rtol=1e-4, atol=1e-4)

@@ -12,9 +12,10 @@ import torch
 
 from runner.encoder_attention import plan_segments
 from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl, make_qwen2_vl
+from vision.towers.arranged import encode_arranged
 from vision.towers.keys import Segments
 from vision.towers.packed import PatchBatch, concatenate, patch_places
-from vision.towers.qwen2_5_vl import encode_packed, window_order
+from vision.towers.qwen2_5_vl import Qwen25VLTower, window_order
 from vision.towers.rotary import Attend
 
 # (slots, rows, columns) in patches; windows are 4 x 4 patches. Whole windows alone, windows cut at the right, at the
@@ -52,7 +53,7 @@ def cut_slots(batch: PatchBatch, start: int, stop: int) -> PatchBatch:
 
 @torch.inference_mode()
 def ours(tower: Any, batch: PatchBatch) -> torch.Tensor:
-    return encode_packed(tower, batch, plan_segments).embeddings
+    return encode_arranged(Qwen25VLTower(tower), batch, plan_segments).embeddings
 
 
 @torch.inference_mode()
@@ -131,7 +132,7 @@ def test_each_layer_attends_in_its_own_segments(tower: Any) -> None:
         return attend
 
     with torch.inference_mode():
-        encode_packed(tower, noise_batch((2, 4, 6), 0), plan)
+        encode_arranged(Qwen25VLTower(tower), noise_batch((2, 4, 6), 0), plan)
     assert planned[0] == [24, 24]
     if hasattr(tower, "window_size"):
         assert planned[1:] == [[8, 8, 16, 16]]

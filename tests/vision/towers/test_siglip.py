@@ -61,7 +61,7 @@ def as_batch(pictures: torch.Tensor, merge: int = 1) -> PatchBatch:
 
 @torch.inference_mode()
 def run(tower: Any, batch: PatchBatch, order: Any, after: tuple[int, ...]) -> torch.Tensor:
-    return hidden_states(tower, batch, order(tower, batch), plan_packed(batch.cu_seqlens), after=after)
+    return hidden_states(tower, batch.pixel_values, order(tower, batch), plan_packed(batch.cu_seqlens), after=after)
 
 
 @pytest.mark.parametrize("after", [(3,), (2,), (0,), (1, 3)])

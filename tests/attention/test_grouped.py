@@ -6,27 +6,26 @@ import numpy as np
 import pytest
 import torch
 
-from runner import encoder_attention
-from runner.encoder_attention import group_segments, plan_segments
+from attention import grouped
+from attention.grouped import group_segments, plan_grouped
 from tests.attention.dense import dense_attention
-from vision.towers.keys import Segments
 
 
 def ends(sizes: list[int]) -> np.ndarray:
     return np.cumsum([0, *sizes])
 
 
-def check(segments: Segments, seed: int) -> None:
+def check(cu_seqlens: np.ndarray, found: np.ndarray | None, cu_found: np.ndarray | None, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    index, cu_keys = segments.keys()
-    q = torch.randn(int(segments.cu_seqlens[-1]), 3, 8, generator=generator)
+    index, cu_keys = (np.arange(cu_seqlens[-1]), cu_seqlens) if found is None or cu_found is None else (found, cu_found)
+    q = torch.randn(int(cu_seqlens[-1]), 3, 8, generator=generator)
     k, v = (torch.randn(int(index.max()) + 3, 3, 8, generator=generator) for _ in range(2))
-    if segments.index is None:
+    if found is None:
         k, v = k[: len(q)], v[: len(q)]
-    out = plan_segments(segments)(q, k, v, 0.3)
+    out = plan_grouped(cu_seqlens, found, cu_found)(q, k, v, 0.3)
     assert out.shape == q.shape
     for number in range(len(cu_keys) - 1):
-        rows = slice(int(segments.cu_seqlens[number]), int(segments.cu_seqlens[number + 1]))
+        rows = slice(int(cu_seqlens[number]), int(cu_seqlens[number + 1]))
         keys = torch.from_numpy(index[cu_keys[number] : cu_keys[number + 1]])
         if rows.start < rows.stop:
             seen = torch.ones(rows.stop - rows.start, len(keys)).bool()
@@ -36,7 +35,7 @@ def check(segments: Segments, seed: int) -> None:
 
 @pytest.mark.parametrize("sizes", [[3, 1, 3], [5], [4, 4, 4], [7, 1, 2, 9, 4, 4, 30, 2], [1] * 20, [64, 3, 64, 3]])
 def test_segments_that_see_themselves(sizes: list[int]) -> None:
-    check(Segments(cu_seqlens=ends(sizes)), len(sizes))
+    check(ends(sizes), None, None, len(sizes))
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -45,11 +44,11 @@ def test_segments_that_see_any_keys(seed: int) -> None:
     rng = np.random.default_rng(seed)
     queries, keys = rng.integers(0, 40, 12), rng.integers(1, 60, 12)
     index = rng.integers(0, 50, keys.sum())
-    check(Segments(cu_seqlens=ends(queries.tolist()), index=index, cu_keys=ends(keys.tolist())), seed)
+    check(ends(queries.tolist()), index, ends(keys.tolist()), seed)
 
 
 def test_the_worked_example() -> None:
-    (group,) = group_segments(Segments(cu_seqlens=ends([3, 1, 3])))
+    (group,) = group_segments(ends([3, 1, 3]), np.arange(7), ends([3, 1, 3]))
     assert (group.count, group.queries, group.keys) == (3, 3, 3)
     assert group.mask is not None
     assert group.mask[:, 0, 0].tolist() == [[True, False, False], [True] * 3, [True] * 3]
@@ -60,10 +59,9 @@ def test_many_segments_are_few_operators() -> None:
     rng = np.random.default_rng(0)
     queries = rng.integers(1, 65, 3000) * 4
     keys = np.where(rng.random(3000) < 0.7, 256, 128)
-    segments = Segments(cu_seqlens=ends(queries.tolist()), index=rng.integers(0, 9000, keys.sum()), cu_keys=ends(keys))
-    groups = group_segments(segments)
+    groups = group_segments(ends(queries.tolist()), rng.integers(0, 9000, keys.sum()), ends(keys))
     gathered = [group.count * group.keys for group in groups]
-    assert max(gathered) <= encoder_attention.GATHERED_KEYS
-    assert len(groups) < 2 * sum(gathered) / encoder_attention.GATHERED_KEYS + 40
+    assert max(gathered) <= grouped.GATHERED_KEYS
+    assert len(groups) < 2 * sum(gathered) / grouped.GATHERED_KEYS + 40
     padded = sum(group.count * group.queries * group.keys for group in groups)
     assert padded < 1.45 * int((queries * keys).sum())
