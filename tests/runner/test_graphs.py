@@ -46,7 +46,8 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_graph_is_eager(eager: tuple[LocalEngine, Path], poison: None, way: str) -> None:
     """Batches of 5, 4, 3, 2 and 1 sequences, which end one after the other, in graphs of 6, 4, 2 and 1, by length and,
     where drafts are tried, by depth."""
-    local, folder = eager
+    shared, folder = eager
+    local = rebuilt(shared, folder, graphs="never")
     evs = EvsOptions(method="gate", threshold=0.9, refresh=4) if way == "pruned" else None
     lengths = [MAX_TOKENS - 3 * number for number in range(len(TURNS))]
     local.engine.runner.backend.memory.fill_(1e4)  # what was in a page before is large, too

@@ -1,5 +1,5 @@
-"""A tower in two halves: what it must know of a batch beside its pixels, as arrays, and the computing, which reads these
-and nothing else. Owns the seam, and the way of one batch through both; knows no tower and no model.
+"""A tower in two halves: what it must know of a batch beside its pixels, as arrays, and the computing, which reads
+these and nothing else. Owns the seam, and the way of one batch through both; knows no tower and no model.
 
 The halves are apart so that the second can be run again and again over tensors that keep their addresses.
 """

@@ -57,7 +57,8 @@ class Qwen3VLTower:
 
 
 def corner_taps(batch: PatchBatch, side: int) -> tuple[np.ndarray, np.ndarray]:
-    """The four entries of a table of side x side that each patch reads, and how much of each: (4, R) int64 and float32."""
+    """The four entries of a table of side x side that each patch reads, and how much of each: (4, R) int64 and (4, R)
+    float32."""
     row_low, row_high, row_share = _taps(batch.rows, batch.heights, side)
     col_low, col_high, col_share = _taps(batch.cols, batch.widths, side)
     corners, shares = [], []
