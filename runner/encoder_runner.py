@@ -3,6 +3,7 @@ store. Owns that hand-over and its counters; plans nothing and knows no sequence
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -10,25 +11,29 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from runner.encoder_graphs import EncoderGraphs
 from runner.encoder_queue import EncoderWork
 from runner.encoder_store import EncoderStore
 from runner.families.base import Family
 from vision.towers.packed import EncodedCells, PatchBatch, concatenate
 
+log = logging.getLogger("evserve.engine")
+
 
 class EncoderRunner:
-    """The model's thread alone calls this. patches: by (mode, why it and not the one asked for). seconds: from pixels
-    to stored rows; on CUDA the time it takes to ask for that."""
+    """The model's thread alone calls this. patches: by (mode, why it and not the one asked for). routes: batches, by
+    (graph or eager, why). seconds: from pixels to stored rows; on CUDA the time it takes to ask for that."""
 
-    def __init__(self, family: Family, store: EncoderStore) -> None:
-        self._family, self._store = family, store
+    def __init__(self, family: Family, store: EncoderStore, graphs: EncoderGraphs) -> None:
+        self._family, self._store, self._graphs = family, store, graphs
+        self.routes: Counter[tuple[str, str]] = Counter()
         self.patches: Counter[tuple[str, str]] = Counter()
         self.seconds = 0.0
 
     def run(self, work: Sequence[EncoderWork]) -> None:
         started = time.perf_counter()
         batches = [self._batch(w) for w in work]
-        encoded = self._family.encode(batches[0] if len(batches) == 1 else concatenate(batches))
+        encoded = self._encode(batches[0] if len(batches) == 1 else concatenate(batches))
         row = carry = 0
         for w, batch in zip(work, batches, strict=True):
             keep = w.item.selection.keep[w.slot_start : w.slot_stop].reshape(-1)
@@ -41,6 +46,16 @@ class EncoderRunner:
                 batch.rows
             )
         self.seconds += time.perf_counter() - started
+
+    def _encode(self, batch: PatchBatch) -> EncodedCells:
+        chosen, padded, arranged = self._graphs.route(batch)
+        if not self.routes[chosen.mode, chosen.reason]:
+            way = "as graphs" if chosen.mode == "graph" else "eagerly"
+            log.info("pictures are encoded %s (%s)", way, chosen.reason)
+        self.routes[chosen.mode, chosen.reason] += 1
+        if chosen.bucket is None or padded is None or arranged is None:
+            return self._family.encode(batch)
+        return self._graphs.run(chosen.bucket, padded, arranged)
 
     def _batch(self, work: EncoderWork) -> PatchBatch:
         entry = self._store.get(work.item)

@@ -18,6 +18,7 @@ import torch
 from attention.protocol import AttentionBackend
 from runner.config import EngineConfig
 from runner.draft_depth import depths_up_to
+from runner.encoder_graphs import EncoderGraphs
 from runner.encoder_runner import EncoderRunner
 from runner.encoder_store import EncoderStore
 from runner.families.base import Family
@@ -31,6 +32,7 @@ from runner.route import DecodeBucket, Route, decode_ladder, route
 from runner.sampler import Sampled, SampleRow, sample_runs
 from runner.threads import ComputeThreads
 from runner.tokens_out import TokensOut, accept, is_quiet
+from vision.towers.arranged import Tower
 
 log = logging.getLogger("evserve.engine")
 
@@ -84,7 +86,11 @@ class ModelRunner:
             config, family.shape, backend, max_model_len=max_model_len, dtype=dtype, with_graphs=graphs.refusal is None,
             max_rows_per_seq=max(self._depths),
         )  # fmt: skip
-        self.encoder = EncoderRunner(family, store)
+        tower: Tower | None = getattr(family, "tower", None)
+        device = backend.layout.device
+        self.encoder = EncoderRunner(
+            family, store, EncoderGraphs(tower, device, policy=config.graphs, refusal=graphs.refusal)
+        )
         self.routes: Counter[tuple[str, str]] = Counter()
         self.graphs: DecodeGraphs | None = None
         self._refusal = graphs.refusal

@@ -7,6 +7,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+from attention.tiles import TileShape
+
 GraphPolicy = Literal["auto", "always", "never"]
 
 # Under `auto`, a bucket that does more than this many times what the step asks for is not worth it.
@@ -39,6 +41,16 @@ class StepShape:
     num_pages: int
     is_decode: bool
     extras: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncoderBucket:
+    """A packed batch of so many patches and slots, and how its rows are tiled in each of the views in which the tower's
+    layers attend."""
+
+    patches: int
+    slots: int
+    views: tuple[tuple[str, TileShape], ...]
 
 
 Bucket = TypeVar("Bucket")
@@ -111,3 +123,40 @@ def decode_ladder(
         for length in pages
     ]
     return tuple(sorted(buckets, key=lambda bucket: (bucket.num_rows, bucket.num_pages), reverse=True))
+
+
+def route_encoder(
+    bucket: EncoderBucket,
+    *,
+    num_patches: int,
+    policy: GraphPolicy,
+    captured: Collection[EncoderBucket],
+    times_seen: int,
+    is_lazy: bool,
+    most: int,
+) -> Route[EncoderBucket]:
+    """Choose how one packed batch of num_patches patches, which fits this bucket, is encoded. Graphs are captured when
+    first needed; is_lazy: a shape that comes once does not pay for that.
+
+    Worked example, `auto` and is_lazy, nothing captured: the first batch of a shape goes eager, "seen_once", the second
+    is captured; of 10 patches in a bucket of 32: eager, "too_much_padding".
+    """
+    if policy == "auto" and bucket.patches > MOST_PADDING * num_patches:
+        return Route(mode="eager", bucket=None, reason="too_much_padding")
+    if bucket not in captured:
+        if len(captured) >= most:
+            return Route(mode="eager", bucket=None, reason="too_many_shapes")
+        if policy == "auto" and is_lazy and not times_seen:
+            return Route(mode="eager", bucket=None, reason="seen_once")
+    return Route(mode="graph", bucket=bucket, reason="packed")
+
+
+def round_up(count: int, multiple: int) -> int:
+    """The next of a ladder of multiples that rises by ENCODER_RATIO, or by one multiple where that is more.
+
+    Worked example, multiples of 16: 16, 32, 48, 64, 80, 96, 112, 144, 176, 224, ...: 100 gives 112, 113 gives 144.
+    """
+    size = multiple
+    while size < count:
+        size = max(size + multiple, int(size * ENCODER_RATIO) // multiple * multiple)
+    return size

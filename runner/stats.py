@@ -38,12 +38,15 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
         counters[f'evs:prefix_cache_skipped_total{{reason="{reason}"}}'] = count
     for (what, method), count in list(submissions.cells.items()):
         counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
-    for (mode, reason), count in list(engine.runner.routes.items()):
-        counters[f'evs:steps_total{{mode="{mode}",reason="{reason}"}}'] = count
     counters |= _speculation_counters(engine.speculation)
     counters["evs:encoder_seconds_total"] = engine.runner.encoder.seconds
-    for (mode, reason), count in list(engine.runner.encoder.patches.items()):
-        counters[f'evs:encoder_patches_total{{mode="{mode}",reason="{reason}"}}'] = count
+    for name, by_reason in (
+        ("steps", engine.runner.routes),
+        ("encoder_batches", engine.runner.encoder.routes),
+        ("encoder_patches", engine.runner.encoder.patches),
+    ):
+        for (mode, reason), count in list(by_reason.items()):
+            counters[f'evs:{name}_total{{mode="{mode}",reason="{reason}"}}'] = count
     pages = assembled.pages
     gauges: dict[str, float] = {
         "vllm:num_requests_running": len(scheduler.running),

@@ -17,6 +17,7 @@ from tests.harness import LocalEngine, local_engine, rebuilt
 from tests.oracle import Part, as_message, noise_clip, noise_picture
 from tests.runner.test_history import assert_same
 from tests.runner.test_speculation import replay
+from vision.towers import padding
 
 TURNS: list[list[Part]] = [
     ["a", noise_clip(1, num_frames=5, size=(70, 100)), "why?"],
@@ -40,6 +41,7 @@ def eager(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> 
 def poison(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "PADDING", torch.nan)
     monkeypatch.setattr(slots, "TAIL", 1e4)
+    monkeypatch.setattr(padding, "PIXELS", torch.nan)
 
 
 @pytest.mark.parametrize("way", ["dense", "pruned", "drafted"])
@@ -68,9 +70,26 @@ def test_graph_is_eager(eager: tuple[LocalEngine, Path], poison: None, way: str)
     engine.run()
     routes = engine.engine.runner.routes
     assert {("graph", "decode"), ("eager", "prefill")} <= set(routes) <= {*EXPECTED, ("eager", "other_depth")}
+    assert set(engine.engine.runner.encoder.routes) == {("graph", "packed")}
+    if way == "pruned":  # pruning does not switch graphs off
+        assert {mode for mode, _ in engine.engine.runner.encoder.patches} & {"reuse", "full"}
     assert (speculation.counters["accepted"] > 10) == (way == "drafted")
     assert routes["graph", "decode"] >= (4 if way == "drafted" else MAX_TOKENS - 2)
     for name, reference in zip(names, alone, strict=True):
         assert not engine.answers[name, 0].logprobs.isnan().any()
         assert_same(engine.answers[name, 0], reference)
     assert {mode for mode, _ in local.engine.runner.routes} == {"eager"}
+
+
+def test_clips_that_are_cut_are_encoded_eagerly(eager: tuple[LocalEngine, Path], poison: None) -> None:
+    """What one part leaves for the next has no place in a bucket; the reason is counted, and the answer the same."""
+    shared, folder = eager
+    evs = EvsOptions(method="gate", threshold=0.9, refresh=4)
+    turn = [as_message(TURNS[0])]
+    engine = rebuilt(shared, folder, graphs="always", max_encoder_patches=1)
+    found = engine.answer(turn, sampling=engine.everything(4), evs=evs)
+    assert_same(found, shared.answer(turn, sampling=shared.everything(4), evs=evs))
+    runner = engine.engine.runner.encoder
+    reuses = any(mode == "reuse" for mode, _ in runner.patches)
+    assert set(runner.routes) <= {("graph", "packed"), ("eager", "cut_clip")}
+    assert (("eager", "cut_clip") in runner.routes) <= reuses

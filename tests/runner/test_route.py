@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runner.route import DecodeBucket, Route, StepShape, decode_ladder, route
+from attention.tiles import TileShape
+from runner.route import DecodeBucket, EncoderBucket, Route, StepShape, decode_ladder, round_up, route, route_encoder
 
 
 def decode(num_seqs: int, *, rows: int = 1, pages: int = 3, extras: tuple[str, ...] = ()) -> StepShape:
@@ -57,3 +58,35 @@ def test_the_decode_ladder_is_its_worked_example() -> None:
     assert [(b.num_seqs, b.num_pages) for b in by_length] == [(n, p) for n in (12, 8, 4, 2, 1) for p in (20, 16, 8)]
     deep = decode_ladder(max_num_seqs=1, num_pages=4, depths=(1, 3), by_length=False)
     assert [bucket.rows_per_seq for bucket in deep] == [3, 1]
+
+
+def packed(patches: int) -> EncoderBucket:
+    tiles = TileShape(rows=patches, tiles=1, queries=16, keys=16)
+    return EncoderBucket(patches=patches, slots=1, views=(("slots", tiles),))
+
+
+@pytest.mark.parametrize(
+    ("patches", "policy", "captured", "times_seen", "is_lazy", "expected"),
+    [
+        (20, "auto", (), 0, True, "seen_once"),
+        (20, "auto", (), 1, True, "packed"),
+        (20, "auto", (), 0, False, "packed"),
+        (20, "auto", (packed(32),), 0, True, "packed"),
+        (10, "auto", (), 5, True, "too_much_padding"),
+        (10, "always", (), 0, True, "packed"),
+        (20, "always", (packed(16), packed(48)), 3, True, "too_many_shapes"),
+    ],
+)
+def test_encoder_routes(patches, policy, captured, times_seen, is_lazy, expected) -> None:
+    chosen = route_encoder(
+        packed(32), num_patches=patches, policy=policy, captured=captured, times_seen=times_seen, is_lazy=is_lazy,
+        most=2,
+    )  # fmt: skip
+    assert chosen.reason == expected
+    assert (chosen.mode, chosen.bucket) == (("graph", packed(32)) if expected == "packed" else ("eager", None))
+
+
+def test_the_ladder_is_its_worked_example() -> None:
+    assert [round_up(count, 16) for count in (1, 16, 17, 100, 113, 177)] == [16, 16, 32, 112, 144, 224]
+    sizes = sorted({round_up(count, 16) for count in range(1, 20_000)})
+    assert all(b <= max(a + 16, 1.3 * a) for a, b in zip(sizes, sizes[1:], strict=False))
