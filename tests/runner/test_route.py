@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from attention.tiles import TileShape
@@ -89,4 +91,4 @@ def test_encoder_routes(patches, policy, captured, times_seen, is_lazy, expected
 def test_the_ladder_is_its_worked_example() -> None:
     assert [round_up(count, 16) for count in (1, 16, 17, 100, 113, 177)] == [16, 16, 32, 112, 144, 224]
     sizes = sorted({round_up(count, 16) for count in range(1, 20_000)})
-    assert all(b <= max(a + 16, 1.3 * a) for a, b in zip(sizes, sizes[1:], strict=False))
+    assert all(b <= max(a + 16, 1.3 * a) for a, b in pairwise(sizes))

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,8 +15,10 @@ import torch.nn.functional as F
 from torch import nn
 
 from runner import threads
-from runner.packed_linear import PackedLinear, probe_packing
+from runner.packed_linear import PackedLinear, packing_pays, probe_packing
 from runner.threads import FEW_ROWS, ComputeThreads, choose_threads
+from tests.harness import local_engine, rebuilt
+from tests.oracle import as_message
 
 # Bounded, so that nobody starves for longer wherever this runs.
 BUSY = """
@@ -58,6 +62,33 @@ def test_where_the_system_does_not_tell_all_threads_compute(monkeypatch: pytest.
     compute = ComputeThreads(7)
     compute.adjust(1)
     assert compute.count == 7
+
+
+@pytest.mark.skipif(not packing_pays(), reason="packed products do not pay on this CPU")
+def test_the_engine_adjusts_its_threads_where_the_user_has_not(checkpoint: Callable[[str], Path]) -> None:
+    """Set by the user, or where results would depend on them, they stay; else each step asks."""
+    folder = checkpoint("qwen2_5_vl")
+    before = torch.get_num_threads()
+    try:
+        with local_engine(folder, dtype="bfloat16", threads=None) as local:
+            adjusted = local.engine.runner.threads
+            assert adjusted is not None
+            adjusted._free, adjusted._last = 1, _FarAway()  # as if somebody were using the other cores
+            local.answer([as_message(["x"])], sampling=local.everything(3))
+            assert adjusted.count == torch.get_num_threads() == 1
+            assert rebuilt(local, folder, dtype="bfloat16", threads=1).engine.runner.threads is None
+        with local_engine(folder, dtype="float32", threads=None) as local:
+            assert local.engine.runner.threads is None
+    finally:
+        torch.set_num_threads(before)
+
+
+class _FarAway(threads._Sample):
+    """A sample that the next one is not due after."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_s += 1e6
 
 
 @pytest.mark.skipif(not probe_packing(), reason="torch has no packed products on this CPU")
