@@ -110,7 +110,9 @@ class Settings(BaseSettings):
     attention_backend: Literal["auto", "sdpa", "flashinfer"] = Field("auto", description="attention backend")
     kv_cache_dtype: Literal["auto", "fp8"] = Field("auto", description="numbers of the KV cache; fp8 with flashinfer")
     graphs: Literal["auto", "always", "never"] = Field(
-        "auto", description="run steps of fixed shape as graphs: on CUDA (auto), wherever it can be done, or not at all"
+        "auto",
+        description="run steps of fixed shape as graphs: on CUDA (auto), wherever it can be done, or not at all",
+    )
     )
     speculative_method: Literal["none", "ngram", "draft"] = Field(
         "ngram", description="who guesses tokens that the model then checks: earlier text, or a small model"
