@@ -113,7 +113,6 @@ class Settings(BaseSettings):
         "auto",
         description="run steps of fixed shape as graphs: on CUDA (auto), wherever it can be done, or not at all",
     )
-    )
     speculative_method: Literal["none", "ngram", "draft"] = Field(
         "ngram", description="who guesses tokens that the model then checks: earlier text, or a small model"
     )
