@@ -79,7 +79,7 @@ class ModelRunner:
         self._store = store
         self.threads = threads
         self._pooling = embedding_policy(family).pooling
-        self._depths = (1,)
+        self._depths: tuple[int, ...] = (1,)
         if config.speculating.method != "none":
             self._depths += tuple(1 + depth for depth in depths_up_to(config.speculating.max_tokens))
         self._inputs = InputBuffers(

@@ -51,7 +51,7 @@ class InternVLTower:
         """(R + pictures, D) rows with positions added."""
         embeddings = self._module.embeddings
         patches = embed_patches(embeddings.patch_embeddings.projection, pixel_values)
-        hidden = embeddings.cls_token[0].to(patches).repeat(len(read["table"]), 1)
+        hidden: torch.Tensor = embeddings.cls_token[0].to(patches).repeat(len(read["table"]), 1)
         hidden[read["patches"]] = patches
         if embeddings.position_embeddings is not None:
             hidden = hidden + embeddings.position_embeddings[0, read["table"]]
