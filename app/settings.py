@@ -212,20 +212,9 @@ class Settings(BaseSettings):
             prefix_cache_bytes=self.prefix_cache,
             graphs=self.graphs,
             speculating=Speculating(
-                method=self.speculative_method,
-                model=self.speculative_model,
-                max_tokens=self.num_speculative_tokens,
+                method=self.speculative_method, model=self.speculative_model, max_tokens=self.num_speculative_tokens
             ),
-            evs=EvsServing(
-                method=self.evs,
-                rate=self.evs_rate,
-                threshold=self.evs_threshold,
-                refresh=self.evs_refresh,
-                encoder=self.evs_encoder,
-                max_rate=self.evs_max_rate,
-                max_threshold=self.evs_max_threshold,
-                max_refresh=self.evs_max_refresh,
-            ),
+            evs=self._evs_serving(),
             media_cache_bytes=self.media_cache,
             decode=DecodeLimits(
                 max_bytes=self.max_upload,
@@ -238,6 +227,18 @@ class Settings(BaseSettings):
                 backend=self.decode_backend,
             ),
             seed=self.seed,
+        )
+
+    def _evs_serving(self) -> EvsServing:
+        return EvsServing(
+            method=self.evs,
+            rate=self.evs_rate,
+            threshold=self.evs_threshold,
+            refresh=self.evs_refresh,
+            encoder=self.evs_encoder,
+            max_rate=self.evs_max_rate,
+            max_threshold=self.evs_max_threshold,
+            max_refresh=self.evs_max_refresh,
         )
 
 

@@ -30,12 +30,7 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     for (backend, reason), count in list(assembled.admission.ingest.decodes.items()):
         quoted = reason.replace('"', "'")
         counters[f'evs:decodes_total{{backend="{backend}",reason="{quoted}"}}'] = count
-    prefix = scheduler.prefix
-    counters["vllm:prefix_cache_queries_total"] = prefix.events["queries"]
-    counters["vllm:prefix_cache_hits_total"] = prefix.events["hits"]
-    counters["evs:prefix_cache_evictions_total"] = assembled.pages.num_evicted
-    for reason, count in list(prefix.skipped.items()):
-        counters[f'evs:prefix_cache_skipped_total{{reason="{reason}"}}'] = count
+    counters |= _prefix_counters(assembled)
     for (what, method), count in list(submissions.cells.items()):
         counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
     counters |= _speculation_counters(engine.speculation)
@@ -79,3 +74,16 @@ def _speculation_counters(speculation: Speculation) -> dict[str, float]:
     for reason, count in list(speculation.reasons.items()):
         found[f'evs:steps_without_drafts_total{{reason="{reason}"}}'] = count
     return found
+
+
+def _prefix_counters(assembled: Assembled) -> dict[str, float]:
+    """Tokens that were looked for among computed prompts, and those that were found."""
+    prefix = assembled.engine.scheduler.prefix
+    counters: dict[str, float] = {
+        "vllm:prefix_cache_queries_total": prefix.events["queries"],
+        "vllm:prefix_cache_hits_total": prefix.events["hits"],
+        "evs:prefix_cache_evictions_total": assembled.pages.num_evicted,
+    }
+    for reason, count in list(prefix.skipped.items()):
+        counters[f'evs:prefix_cache_skipped_total{{reason="{reason}"}}'] = count
+    return counters

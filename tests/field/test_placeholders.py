@@ -10,6 +10,7 @@ import pytest
 
 from tests.clips import make_image
 from tests.field.talk import CHAT, AnyPart, Talk, data_url, user
+from tests.field.test_caching import told
 from tests.oracle import Part, load_oracle, noise_clip, noise_picture, prepare_inputs
 
 CLIP = noise_clip(31, num_frames=4, size=(64, 96))
@@ -103,11 +104,9 @@ def test_media_and_text_stay_in_written_order(talk: Talk) -> None:
 
 def test_orders_of_two_clips_are_two_questions(talk: Talk) -> None:
     """C-HASH-3: keys of several items keep their order."""
-    seen = [talk.ask(*turn, "?", logprobs=True, top_logprobs=5) for turn in permutations((CLIP, OTHER))]
-    first, second = (reply["choices"][0]["logprobs"] for reply in seen)
-    assert first != second
-    again = talk.ask(CLIP, OTHER, "?", logprobs=True, top_logprobs=5)
-    assert again["choices"][0]["logprobs"] == first
+    first, second = (told(talk, *turn, "?") for turn in permutations((CLIP, OTHER)))
+    assert not first.reads_like(second)
+    assert told(talk, CLIP, OTHER, "?") == first
 
 
 def test_too_many_items_are_refused_before_any_is_read(talk: Talk) -> None:

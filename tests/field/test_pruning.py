@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.field.talk import NO_EVS, Talk
+from tests.field.test_caching import told
 from tests.oracle import Clip, noise_clip, noise_picture
 
 RATES = ("0", "0.25", "0.5", "0.7", "0.75", "0.8", "0.9")
@@ -206,10 +207,9 @@ def test_ceilings_clamp_and_are_echoed(talk: Talk) -> None:
 def test_where_no_clip_is_nothing_is_pruned(talk: Talk, method: str, parts: list[Any]) -> None:
     """Options for clips change nothing about words and pictures."""
     evs = {"method": method} | ({} if method == "gate" else {"rate": 0.9})
-    ours, plain = (talk.ask(*parts, evs=e) for e in (evs, NO_EVS))
-    assert ours["choices"] == plain["choices"]
-    assert ours["usage"] == plain["usage"]
-    assert ours["usage"]["evs"] is None
+    ours, plain = (told(talk, *parts, evs=e) for e in (evs, NO_EVS))
+    assert ours == plain
+    assert ours.bill["evs"] is None
 
 
 @pytest.mark.parametrize("method", ["gate", "evs", "uniform", "random"])
@@ -226,9 +226,9 @@ def test_rates_do_not_share_answers(talk: Talk) -> None:
     """E-CACHE-1: counts A, B, A, and the answers to A are equal."""
     clip = noise_clip(93, num_frames=8, size=(64, 96))
     policies: list[dict[str, Any]] = [NO_EVS, {"method": "evs", "rate": 0.75}, {"method": "evs", "rate": 0.5}]
-    replies = [talk.ask(clip, "?", evs=evs, logprobs=True, top_logprobs=5) for evs in (*policies, *policies)]
-    assert [reply["choices"] for reply in replies[:3]] == [reply["choices"] for reply in replies[3:]]
-    assert len({reply["usage"]["prompt_tokens"] for reply in replies}) == 3
+    replies = [told(talk, clip, "?", evs=evs) for evs in (*policies, *policies)]
+    assert replies[:3] == replies[3:]
+    assert len({reply.bill["prompt_tokens"] for reply in replies}) == 3
 
 
 def test_the_bill_and_the_context_count_what_is_kept(talk: Talk) -> None:

@@ -86,10 +86,10 @@ def test_a_second_question_encodes_nothing(local: tuple[LocalEngine, Path]) -> N
     engine = rebuilt(plain, folder, page_size=1)
     ask(engine, FIRST, evs=GATE)
     engine.assembled.store.drop_unpinned()
-    encoded = sum(engine.engine.runner.encoder.encoded.values())
+    encoded = sum(engine.engine.runner.encoder.patches.values())
     second = ask(engine, SECOND["text"], evs=GATE)
     if caches(engine) and not plain.lay_out([as_message(FIRST)], GATE).prompt.ranges:
-        assert sum(engine.engine.runner.encoder.encoded.values()) == encoded > 0
+        assert sum(engine.engine.runner.encoder.patches.values()) == encoded > 0
         assert second.cached_tokens > second.usage.prompt_tokens // 2
 
 

@@ -44,7 +44,7 @@ def test_who_wants_more_is_not_quiet() -> None:
     for row in (
         make_row(temperature=0.5),
         make_row(temperature=0.0, top_logprobs=0),
-        make_row(temperature=0.0, min_tokens=3),
+        make_row(temperature=0.0, min_tokens=4),
         make_row(temperature=0.0, repetition_penalty=1.1),
         make_row(temperature=0.0, logit_bias={1: 2.0}),
     ):
