@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from runner.assembly import Assembled
 from runner.messages import Stats
+from runner.model_runner import ModelRunner
 from runner.speculation import Speculation
 from runner.submissions import Submissions
 
@@ -34,14 +35,7 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     for (what, method), count in list(submissions.cells.items()):
         counters[f'evs:cells_{what}_total{{method="{method}"}}'] = count
     counters |= _speculation_counters(engine.speculation)
-    counters["evs:encoder_seconds_total"] = engine.runner.encoder.seconds
-    for name, by_reason in (
-        ("steps", engine.runner.routes),
-        ("encoder_batches", engine.runner.encoder.routes),
-        ("encoder_patches", engine.runner.encoder.patches),
-    ):
-        for (mode, reason), count in list(by_reason.items()):
-            counters[f'evs:{name}_total{{mode="{mode}",reason="{reason}"}}'] = count
+    counters |= _runner_counters(engine.runner)
     pages = assembled.pages
     gauges: dict[str, float] = {
         "vllm:num_requests_running": len(scheduler.running),
@@ -57,6 +51,19 @@ def collect_stats(request_id: str, assembled: Assembled, submissions: Submission
     if assembled.pool.is_sealed is not None:
         gauges["evs:decode_children_sealed"] = float(assembled.pool.is_sealed)
     return Stats(request_id=request_id, counters=counters, gauges=gauges)
+
+
+def _runner_counters(runner: ModelRunner) -> dict[str, float]:
+    """What steps and batches there were, and why they ran as they did."""
+    counters: dict[str, float] = {"evs:encoder_seconds_total": runner.encoder.seconds}
+    for name, by_reason in (
+        ("steps", runner.routes),
+        ("encoder_batches", runner.encoder.routes),
+        ("encoder_patches", runner.encoder.patches),
+    ):
+        for (mode, reason), count in list(by_reason.items()):
+            counters[f'evs:{name}_total{{mode="{mode}",reason="{reason}"}}'] = count
+    return counters
 
 
 def _speculation_counters(speculation: Speculation) -> dict[str, float]:
