@@ -24,7 +24,7 @@ WARM_UPS = 2  # kernels are chosen, and their workspaces taken, before the captu
 
 class StaticStep:
     """body() reads and writes persistent tensors alone, and gives tensors. `replay` runs it for what these hold now;
-    its outputs are valid until the next replay of any step that shares `pool`."""
+    what it gives is valid until the next replay of any step that shares `pool`."""
 
     def __init__(self, body: Callable[[], Outputs], device: torch.device, pool: Any = None) -> None:
         self._body = body
@@ -55,18 +55,21 @@ class StaticStep:
 
 class DecodeGraphs:
     """Graphs of the decoder and its head, for steps of these shapes. Captured the largest first, into one pool of
-    memory: what a smaller one needs fits in it."""
+    memory: what a smaller one needs fits in it. All leave what they give in the same two tensors."""
 
     def __init__(
         self, family: Family, backend: AttentionBackend, inputs: InputBuffers, buckets: Collection[DecodeBucket]
     ) -> None:
-        device = backend.layout.device
+        device, rows = backend.layout.device, max(bucket.num_rows for bucket in buckets)
+        shape = family.shape
+        self._hidden = torch.zeros((rows, shape.hidden_size), dtype=inputs.embeds.dtype, device=device)
+        self._logits = torch.zeros((rows, shape.vocab_size), device=device)
         self._pool = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
         self._steps: dict[DecodeBucket, tuple[StaticAttention, StaticStep]] = {}
         for bucket in buckets:
             attention = backend.plan_static(inputs.tables(bucket))
             attention.refresh(inputs.idle(bucket))
-            body = _decode_body(family, attention, inputs, bucket)
+            body = _decode_body(family, attention, inputs, bucket, self._outputs(bucket))
             self._steps[bucket] = attention, StaticStep(body, device, self._pool)
 
     @property
@@ -77,18 +80,24 @@ class DecodeGraphs:
         """Hidden states (rows, D) and logits (rows, V) of the batch that the inputs hold, filled up to the bucket."""
         attention, step = self._steps[bucket]
         attention.refresh(metadata)
-        hidden, logits = step.replay()
+        step.replay()
+        hidden, logits = self._outputs(bucket)
         return hidden, logits
+
+    def _outputs(self, bucket: DecodeBucket) -> Outputs:
+        return self._hidden[: bucket.num_rows], self._logits[: bucket.num_rows]
 
 
 def _decode_body(
-    family: Family, attention: StaticAttention, inputs: InputBuffers, bucket: DecodeBucket
+    family: Family, attention: StaticAttention, inputs: InputBuffers, bucket: DecodeBucket, outputs: Outputs
 ) -> Callable[[], Outputs]:
     embeds, positions = inputs.embeds[: bucket.num_rows], inputs.positions.device[:, : bucket.num_rows]
 
     def body() -> Outputs:
         hidden = family.forward(embeds, positions, None, attention.begin())
-        return hidden, family.logits(hidden)
+        outputs[0].copy_(hidden)
+        outputs[1].copy_(family.logits(hidden))
+        return ()
 
     return body
 
