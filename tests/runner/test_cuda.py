@@ -1,9 +1,10 @@
 """Where there is a card: CUDA graphs give what eager steps give in every bucket, and decode steps wait for nothing but
-their tokens. Needs nothing that decodes, fetches or serves."""
+their tokens. Needs nothing that decodes, fetches or serves. A CPU runs the same, so that the test does not rot."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +14,11 @@ import torch
 from attention.backends import choose_backend, make_backend
 from runner.capacity import plan_capacity
 from runner.config import EngineConfig
+from runner.draft_depth import DraftDepth
 from runner.encoder_store import EncoderStore
 from runner.engine import Engine
 from runner.families.base import GenerationDefaults
+from runner.families.embedding import embedding_policy
 from runner.graph_policy import choose_graphs
 from runner.loader import LoadedModel, load_model
 from runner.model_runner import ModelRunner
@@ -25,20 +28,24 @@ from runner.requests import ChatMessage, InlineBytes, MediaPart, SamplingParams,
 from runner.sampling import settle_sampling
 from runner.scheduler import Scheduler
 from runner.sequence import Sequence
+from runner.speculation import Speculation
 from tests.cuda import need_cuda
 from tests.items import item_of
 from vision.frames import VideoFrames
 
-pytestmark = pytest.mark.cuda
 TOLERANCE = 1e-4
+SIDES = {"qwen2_5_vl": 56, "qwen2_vl": 56, "qwen3_vl": 64, "gemma3": 32}  # of pictures that its cells divide
+ON_CARDS = [pytest.param(("cuda", family), marks=pytest.mark.cuda, id=f"cuda-{family}") for family in SIDES]
 
 
-@pytest.fixture(scope="module", params=["qwen2_5_vl", "qwen3_vl", "gemma3", "smolvlm"])
+@pytest.fixture(scope="module", params=[pytest.param(("cpu", "qwen3_vl"), id="cpu"), *ON_CARDS])
 def loaded(request: pytest.FixtureRequest, checkpoint: Callable[[str], Path]) -> tuple[EngineConfig, LoadedModel]:
-    need_cuda()
+    device, family = request.param
+    if device == "cuda":
+        need_cuda()
     torch.backends.cuda.matmul.allow_tf32 = False
     config = EngineConfig(
-        model=str(checkpoint(request.param)), served_name="tiny", dtype="float32", device="cuda", max_num_seqs=6,
+        model=str(checkpoint(family)), served_name="tiny", dtype="float32", device=device, max_num_seqs=6,
         kv_memory_bytes=8 << 20, attention_backend="sdpa",
     )  # fmt: skip
     return config, load_model(config, lambda _phase, _done, _total: None)
@@ -57,8 +64,9 @@ def make_engine(config: EngineConfig, loaded: LoadedModel, graphs: str) -> Engin
     runner = ModelRunner(
         config, loaded.family, backend, store, max_model_len=capacity.max_model_len, dtype=loaded.dtype, graphs=choice
     )
-    scheduler = Scheduler(config, PagePool(capacity.kv.num_pages), store, window=capacity.kv.window)
-    return Engine(scheduler, runner, store)
+    pages, pooling = PagePool(capacity.kv.num_pages), embedding_policy(loaded.family).pooling
+    scheduler = Scheduler(config, pages, store, window=capacity.kv.window, pooling=pooling)
+    return Engine(scheduler, runner, store, Speculation(None, DraftDepth((1,))))
 
 
 def make_frames(side: int, *, num_frames: int) -> VideoFrames:
@@ -76,11 +84,11 @@ def make_sequence(loaded: LoadedModel, index: int, length: int, **sampling: obje
     parts: tuple = (TextPart(text="what is it? " * (index + 1)),)
     items = []
     if index % 3 == 0:
-        video = getattr(family, "_side", None) or 56
-        grid = family.patch_grid(make_frames(video, num_frames=4))
+        frames = make_frames(SIDES[family.name], num_frames=4)
+        grid = family.patch_grid(frames)
         keep = np.random.default_rng(index).random((grid.slots, grid.cells_per_slot)) < 0.5
         keep[0, 0] = True
-        items = [item_of(make_frames(video, num_frames=4), grid, keep)]
+        items = [item_of(frames, grid, keep)]
         parts = (MediaPart(kind="video", source=InlineBytes(data=b"")), *parts)
     prompt, ordered = build_prompt(family, loaded.tokenizer, (ChatMessage(role="user", parts=parts),), items)
     wanted = SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True, **sampling)
@@ -127,6 +135,18 @@ def test_graphs_are_eager_in_every_bucket(
             assert max(abs(tops[key] - reference[key]) for key in reference) < TOLERANCE * spread
 
 
+@contextmanager
+def errors_on_waiting(device: torch.device) -> Iterator[None]:
+    if device.type != "cuda":
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def test_decoding_waits_for_nothing_but_its_tokens(loaded: tuple[EngineConfig, LoadedModel]) -> None:
     """Plain greedy steps under torch's own detector of synchronisation: no copy and no count stops the host."""
     config, model = loaded
@@ -136,10 +156,7 @@ def test_decoding_waits_for_nothing_but_its_tokens(loaded: tuple[EngineConfig, L
         engine.step()
     assert all(sequence.is_decoding for sequence in engine.scheduler.running)
     before = engine.runner.routes["graph", "decode"]
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with errors_on_waiting(model.device):
         for _ in range(20):  # pages are taken meanwhile, too
             assert len(engine.step().deltas) == 3
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert engine.runner.routes["graph", "decode"] == before + 20
