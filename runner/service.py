@@ -81,6 +81,7 @@ class Service:
             admission=assembled.admission,
             pool=assembled.pool,
             send=outbox.send,
+            prepare=self._engine.scheduler.prefix.prepare,
             post=lambda sequences: self._mailbox.put(lambda: self._engine.add(sequences)),
             next_arrival=lambda: self._submissions.next_arrival(),
             max_frames=config.decode.max_frames,
@@ -89,6 +90,7 @@ class Service:
         self._submissions = Submissions(
             assembled.admission,
             outbox,
+            self._engine.scheduler.prefix.prepare,
             lambda sequences: self._mailbox.put(lambda: self._engine.add(sequences)),
             lambda job: self._mailbox.put(lambda: self._engine.scheduler.add_job(job)),
             threads=config.decode.workers * 2 + WAITING_THREADS,

@@ -50,11 +50,13 @@ WINDOWS_IN_FLIGHT = 2  # laid out and without their vector
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDoor:
-    """What a stream is given by the engine around it. post: hand a sequence to the model's thread."""
+    """What a stream is given by the engine around it. prepare: do beforehand what the model's thread need not do.
+    post: hand a sequence to that thread."""
 
     admission: Admission
     pool: DecodePool
     send: Callable[[Message], None]
+    prepare: Callable[[list[Sequence]], None]
     post: Callable[[list[Sequence]], None]
     next_arrival: Callable[[], int]
     max_frames: int
@@ -224,6 +226,7 @@ class Stream:
             request_id=request.request_id, index=index, arrival=self._door.next_arrival(), priority=request.priority,
             prompt=prompt, items=items, goal=goal,
         )  # fmt: skip
+        self._door.prepare([sequence])
         with self._lock:
             if self.cancelled.is_set():
                 raise RequestCancelled

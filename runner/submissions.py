@@ -68,12 +68,14 @@ class Waiter:
 
 
 class Submissions:
-    """`post` hands accepted sequences to the model's thread; it is called under the lock that cancels."""
+    """`prepare` does beforehand what the model's thread need not do. `post` hands accepted sequences to that thread; it
+    is called under the lock that cancels."""
 
     def __init__(
         self,
         admission: Admission,
         outbox: Outbox,
+        prepare: Callable[[list[Sequence]], None],
         post: Callable[[list[Sequence]], None],
         post_job: Callable[[EncodeJob], None],
         *,
@@ -81,6 +83,7 @@ class Submissions:
         max_pending: int,
     ) -> None:
         self._admission = admission
+        self._prepare = prepare
         self._post = post
         self.post_job = post_job
         self.outbox = outbox
@@ -184,6 +187,7 @@ class Submissions:
         for evs in (usage.evs for usage in usages if usage.evs is not None):
             self.cells["seen", evs.method] += evs.cells
             self.cells["kept", evs.method] += evs.kept
+        self._prepare(sequences)
         with self._lock:
             if cancel.is_set():
                 raise RequestCancelled

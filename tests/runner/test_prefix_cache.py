@@ -11,11 +11,16 @@ import numpy as np
 import pytest
 import torch
 
+from runner.pages import PagePool
+from runner.pooling import Pooled
+from runner.prefix_cache import PrefixCache
 from runner.requests import EvsOptions
+from runner.sequence import Sequence
 from tests.checkpoints import BUILDERS
 from tests.harness import Answer, LocalEngine, local_engine, rebuilt
 from tests.oracle import Part, as_message, noise_clip, noise_picture
 from tests.runner.test_history import assert_same
+from tests.runner.test_page_keys import ITEMS, keys_of, make_prompt
 
 CLIP, OTHER_CLIP = (noise_clip(seed, num_frames=5, size=(70, 100)) for seed in (1, 2))
 PICTURE, OTHER_PICTURE = (noise_picture(seed, size=(64, 80)) for seed in (2, 3))
@@ -177,3 +182,17 @@ def test_without_a_cache_nothing_is_found(local: tuple[LocalEngine, Path]) -> No
         assert ask(plain, FIRST).cached_tokens == 0
     assert plain.assembled.pages.num_cached == 0
     assert plain.engine.scheduler.prefix.skipped["off"] > 1
+
+
+def test_keys_are_made_before_the_scheduler_has_the_sequence() -> None:
+    """Two answers to one prompt and one to another: each has its own list of its prompt's keys."""
+    prompts = [make_prompt(12)] * 2 + [make_prompt(9)]
+    sequences = [
+        Sequence(request_id="r", index=index, arrival=0, prompt=prompt, items=ITEMS, goal=Pooled())
+        for index, prompt in enumerate(prompts)
+    ]
+    PrefixCache(PagePool(4, max_cached=0), 4, bypass="off", pooling="last").prepare(sequences)
+    assert not any(sequence.page_keys for sequence in sequences)
+    PrefixCache(PagePool(4), 4, bypass=None, pooling="last").prepare(sequences)
+    sequences[0].page_keys.append(b"its next page")
+    assert [sequence.page_keys for sequence in sequences[1:]] == [keys_of(prompt) for prompt in prompts[1:]]
