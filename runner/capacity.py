@@ -73,13 +73,19 @@ def plan_capacity(
     max_cached_pages = min(num_pages, cached // page.page_bytes)
     notes = (
         f"KV memory: {num_pages} pages of {config.page_size} tokens, {num_pages * page.page_bytes / 2**20:.0f} MiB",
-        f"prefix cache: at most {max_cached_pages} of them" if max_cached_pages else "prefix cache: none",
+        _say_prefix_cache(kv, max_cached_pages),
         f"context: {max_model_len} tokens (the model has {shape.max_positions} positions)",
         f"encoder outputs: at most {encoder / 2**20:.0f} MiB",
     )
     return Capacity(
         kv=kv, max_model_len=max_model_len, max_cached_pages=max_cached_pages, encoder_cache_bytes=encoder, notes=notes
     )
+
+
+def _say_prefix_cache(kv: KVLayout, max_cached_pages: int) -> str:
+    if kv.window is not None:
+        return f"prefix cache: none, for every layer has a window, of at most {kv.window} tokens"
+    return f"prefix cache: at most {max_cached_pages} of them" if max_cached_pages else "prefix cache: none"
 
 
 def free_memory_bytes(device: torch.device) -> int:

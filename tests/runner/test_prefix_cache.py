@@ -137,6 +137,23 @@ def test_a_step_that_fails_leaves_nothing_to_find(local: tuple[LocalEngine, Path
     assert again.cached_tokens < again.usage.prompt_tokens - 1
 
 
+def test_a_prompt_that_was_broken_off_is_found_as_far_as_it_was_read(local: tuple[LocalEngine, Path]) -> None:
+    """Aborted between two chunks of its prefill: what was computed is found, what was planned is not."""
+    plain, folder = local
+    chat = [as_message(FIRST)]
+    alone = ask(plain, FIRST)
+    step = max(17, plain.smallest_step(chat))
+    engine = rebuilt(plain, folder, page_size=1, max_num_batched_tokens=step, max_num_seqs=4)
+    name = engine.submit(chat, sampling=engine.everything(MAX_TOKENS))
+    for _ in range(2):
+        engine.step()
+    engine.receive(engine.engine.abort(name, None))
+    again = ask(engine, FIRST)
+    assert_same(again, alone)
+    if caches(engine) and not plain.lay_out(chat).prompt.ranges:
+        assert again.cached_tokens == 2 * step < again.usage.prompt_tokens - 1
+
+
 def test_sharing_under_aborts_and_preemption(local: tuple[LocalEngine, Path]) -> None:
     """Many that begin alike, in tight memory, some of them aborted: what ends is as if alone, and all pages return."""
     plain, folder = local
