@@ -51,7 +51,10 @@ def test_kept_prompts_have_their_bound_and_it_is_said() -> None:
     assert plan(max_num_seqs=3).max_cached_pages == 3 * 63
     assert plan(prefix_cache_bytes=5 * PAGE_BYTES).max_cached_pages == 5
     assert plan(prefix_cache_bytes=PAGE_BYTES - 1).max_cached_pages == 0
-    assert plan(free_bytes=1 << 40, max_num_seqs=10_000).max_cached_pages == (512 << 20) // PAGE_BYTES
+    assert (
+        plan(free_bytes=1 << 40, max_num_seqs=4096, max_num_batched_tokens=4096).max_cached_pages
+        == (512 << 20) // PAGE_BYTES
+    )
     windowed = replace(SHAPE, layers=(LayerAttention(window=20), LayerAttention(window=30)))
     said = [plan(), plan(prefix_cache_bytes=0), plan(shape=windowed)]
     notes = [next(note for note in capacity.notes if note.startswith("prefix cache")) for capacity in said]
