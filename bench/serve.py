@@ -83,8 +83,10 @@ def _span_s(group: Sequence[Timing]) -> float:
 
 
 def evs_command(folder: Path, evs: str) -> list[str]:
+    """A token a step: random weights repeat themselves, and guesses would be too good (bench/speculation.py)."""
     evs_binary = str(Path(sys.executable).with_name("evs"))
-    return [evs_binary, "serve", str(folder / "model"), "--port", "0", "--evs", evs, "--dtype", "bfloat16"]
+    flags = ["--port", "0", "--evs", evs, "--dtype", "bfloat16", "--speculative-method", "none"]
+    return [evs_binary, "serve", str(folder / "model"), *flags]
 
 
 def measure_server(
