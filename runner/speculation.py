@@ -124,7 +124,7 @@ class Speculation:
         sampling = [work for work in plan.rows if work.samples]
         for work, run in zip(sampling, drawn, strict=True):
             tried = min(len(work.draft), self._reach.get(work.sequence.id, 0))
-            if tried:
+            if tried and work.sequence.id in self._rates:  # else it ended while its step ran
                 accepted = count_accepted(work.draft[:tried], run)
                 self._rate(work.sequence).learn(tried, accepted)
                 self._depth.rate.learn(tried, accepted)

@@ -275,6 +275,30 @@ def _fail(*_: object) -> torch.Tensor:
     raise ZeroDivisionError
 
 
+def test_an_answer_that_ends_while_its_step_runs_is_forgotten(qwen: tuple[LocalEngine, Path]) -> None:
+    """Nothing is learned of its draft, and nothing is kept of it."""
+    local, folder = qwen
+    alone = local.answer([as_message(TURN)], sampling=local.everything(MAX_TOKENS))
+    engine = rebuilt(local, folder)
+    known: dict[str, list[int]] = {}
+    speculation = replay(engine, known, wrong=0.0)
+    name = engine.submit([as_message(TURN)], sampling=engine.everything(MAX_TOKENS))
+    known[name] = alone.token_ids
+    drafts: tuple[int, ...] = ()
+    while not drafts:
+        report = engine.engine.step(lambda: end_when_it_drafts(engine, name))
+        engine.receive(report.deltas)
+        drafts = report.plan.rows[0].draft
+    assert engine.answers[name, 0].finish_reason == "abort"
+    assert not speculation._rates
+    engine.engine.scheduler.check_integrity()
+
+
+def end_when_it_drafts(engine: LocalEngine, name: str) -> None:
+    if engine.engine.speculation._reach:
+        engine.receive(engine.engine.abort(name, None))
+
+
 def test_every_answer_of_a_request_has_its_own_drafts(qwen: tuple[LocalEngine, Path]) -> None:
     """n answers of one prompt, by the seed and each answer's number."""
     local, folder = qwen
