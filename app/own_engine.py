@@ -22,7 +22,7 @@ async def own_engine(
     settings: Settings, console: Console, *, where: Literal["process", "thread"] = "thread"
 ) -> AsyncIterator[EngineClient]:
     """The engine of `settings.model`. Raises EngineStartError, and FileNotFoundError where there is no demo model."""
-    settings = settings.model_copy(update={"model": resolve_model(settings.model)})
+    settings = settings.model_copy(update={"model": resolve_model(settings.model), "log_level": "warning"})
     with show_loading(console) as on_loading:
         client = await start_engine(settings.to_engine_config(), where=where, on_loading=on_loading)
     try:

@@ -211,6 +211,7 @@ class Settings(BaseSettings):
             kv_cache_dtype=self.kv_cache_dtype,
             prefix_cache_bytes=self.prefix_cache,
             graphs=self.graphs,
+            log_level=self.log_level,
             speculating=Speculating(
                 method=self.speculative_method, model=self.speculative_model, max_tokens=self.num_speculative_tokens
             ),

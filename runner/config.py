@@ -93,6 +93,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     media_cache_bytes: int = 256 << 20
     decode: DecodeLimits = DecodeLimits()
     seed: int | None = None
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
     speculating: Speculating = Speculating()
 
     def __post_init__(self) -> None:

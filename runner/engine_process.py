@@ -26,8 +26,8 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         keep_freed_memory()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     config = msgspec.json.decode(sys.stdin.buffer.read(), type=EngineConfig)
+    logging.basicConfig(level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     start_early((f"vision.backends.{config.decode.backend}",))
     from runner.service import serve  # starts threads: only now
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from rich.console import Console
@@ -61,19 +62,22 @@ async def test_four_combinations_are_measured(capsys: pytest.CaptureFixture[str]
     ]  # fmt: skip
     assert [one.share_in_graphs for one in found[:2]] == [0.0, 0.0]
     assert all(one.share_in_graphs > 0.5 for one in found[2:])
-    assert all(0 < one.token_s < one.first_s + one.answer_s for one in found)
+    assert all(0 < one.token_s < one.first_s + one.answer_s and len(one.turns) == 2 for one in found)
     assert tabulate_combinations(found).row_count == 4
 
 
-def combination(graphs: str, answer_s: float) -> Combination:
-    pace = Paced(first_s=0.0, token_s=answer_s / (TOKENS - 1), share_in_graphs=0.0)
-    return Combination(way=Way(name="gate", evs=EvsOptions(method="gate")), graphs=graphs, paces=(pace,))
+def combination(graphs: Literal["never", "always"], *answers_s: float) -> Combination:
+    turns = [(Paced(first_s=0.0, token_s=s / (TOKENS - 1), share_in_graphs=0.0),) for s in answers_s]
+    return Combination(way=Way(name="gate", evs=EvsOptions(method="gate")), graphs=graphs, turns=tuple(turns))
 
 
-@pytest.mark.parametrize(("on_s", "advice"), [(1.5, "always"), (1.99, "auto"), (2.5, "never")])
-def test_the_worked_example_of_graphs(on_s: float, advice: str) -> None:
-    found = [combination("never", 2.0), combination("always", on_s)]
-    assert recommend_graphs(found, found[0].way, None).startswith(f"Recommended: --graphs {advice}.")
+@pytest.mark.parametrize(
+    ("on_s", "advice"), [((1.5, 1.6), "always. An answer of 24 tokens takes 0.74"), ((1.5, 2.4), "auto."),
+                         ((2.5, 2.4), "never. An answer of 24 tokens takes 0.85"), ((1.99, 2.19), "auto.")],
+)  # fmt: skip
+def test_the_worked_example_of_graphs(on_s: tuple[float, float], advice: str) -> None:
+    found = [combination("never", 2.0, 2.2), combination("always", *on_s)]
+    assert recommend_graphs(found, found[0].way, None).startswith(f"Recommended: --graphs {advice}")
     assert "no graphs for it" in recommend_graphs(found[:1], found[0].way, "no graphs for it")
 
 

@@ -109,6 +109,7 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
         "attention-backend": ("attention_backend", "flashinfer"),
         "kv-cache-dtype": ("kv_cache_dtype", "fp8"),
         "graphs": ("graphs", "never"),
+        "log-level": ("log_level", "warning"),
         "prefix-cache": ("prefix_cache_bytes", 4000),
         "media-cache": ("media_cache_bytes", 3000),
         "seed": ("seed", 4),
