@@ -1,21 +1,26 @@
 """Owns `evs serve`: the engine is loaded first, with progress, and the port is opened when it can answer.
 
-Knows nothing of routes or of what the engine does.
+Knows nothing of routes or of what the engine does. The web framework is imported while the engine's process loads: it
+takes the better part of a second.
 """
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from app.log import log_event
 from app.model_path import note_demo, resolve_model
 from app.progress import show_loading
-from app.server import create_app, make_uvicorn_server
 from app.settings import Settings
 from runner.client import EngineClient, start_engine
+
+if TYPE_CHECKING:
+    from uvicorn import Server
 
 
 async def serve_forever(settings: Settings) -> None:
@@ -31,16 +36,31 @@ async def serve_forever(settings: Settings) -> None:
         return client
 
     with _listen(settings) as listener:
-        # Made before the engine, so that nothing slow lies between its loading and the server's own signal handling.
-        server = make_uvicorn_server(create_app(settings, hand_over), settings)
         with show_loading(console) as on_loading:
-            client = await start_engine(settings.to_engine_config(), where="process", on_loading=on_loading)
+            starting = asyncio.create_task(
+                start_engine(settings.to_engine_config(), where="process", on_loading=on_loading)
+            )
+            try:
+                await asyncio.sleep(0)  # its process begins
+                # Made while it loads, so that nothing slow lies between that and the server's own signal handling.
+                server = _make_server(settings, hand_over)
+            except BaseException:
+                starting.cancel()
+                await asyncio.wait([starting])
+                raise
+            client = await starting
         loaded.set_result(client)
         try:
             await server.serve(sockets=[listener])
         finally:
             if client.is_alive:  # the application never started
                 await client.close(grace_s=0.0)
+
+
+def _make_server(settings: Settings, hand_over: Callable[[], Awaitable[EngineClient]]) -> Server:
+    from app.server import create_app, make_uvicorn_server
+
+    return make_uvicorn_server(create_app(settings, hand_over), settings)
 
 
 def announce(client: EngineClient, listener: socket.socket, settings: Settings) -> None:

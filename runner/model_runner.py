@@ -30,6 +30,7 @@ from runner.plan import RowsWork, StepPlan
 from runner.pooling import Pooled, pool_rows
 from runner.route import DecodeBucket, Route, decode_ladder, route
 from runner.sampler import Sampled, SampleRow, sample_runs
+from runner.states_read import StatesRead, states_read
 from runner.threads import ComputeThreads
 from runner.tokens_out import TokensOut, accept, is_quiet
 from vision.towers.arranged import Tower
@@ -121,8 +122,9 @@ class ModelRunner:
         chosen = self._route(plan.rows)
         inputs = self._inputs.fill(plan.rows, self._store, self._family.embed, chosen.bucket)
         rows = tuple(_sample_row(work) for work in plan.rows if work.samples)
-        hidden, logits = self._forward(inputs, chosen.bucket, len(rows))
-        vectors = tuple(self._pool(plan.rows, hidden))
+        read = states_read(plan.rows, self._pooling)
+        hidden, logits = self._forward(inputs, chosen.bucket, read)
+        vectors = tuple(self._pool(plan.rows, hidden, read))
         if logits is None:
             return ExecutedStep(vectors=vectors)
         if logits.device.type == "cuda" and is_quiet(rows):
@@ -150,26 +152,32 @@ class ModelRunner:
         return chosen
 
     def _forward(
-        self, inputs: StepInputs, bucket: DecodeBucket | None, num_samples: int
+        self, inputs: StepInputs, bucket: DecodeBucket | None, read: StatesRead
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Hidden states of all rows, and logits of those that sample."""
+        """Hidden states of the rows that are read, and logits of those that sample."""
+        device = inputs.embeds.device
+        wanted = None if read.rows is None else torch.from_numpy(read.rows).to(device)
         if bucket is not None:
             assert self.graphs is not None
             hidden, logits = self.graphs.run(bucket, inputs.attention)
-            return hidden, logits[inputs.sample_rows] if num_samples else None
+            hidden = hidden if wanted is None else hidden[wanted]
+            return hidden, logits[inputs.sample_rows] if len(read.samples) else None
         planned = self.backend.plan(inputs.attention)
-        hidden = self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned)
-        return hidden, self._family.logits(hidden[inputs.sample_rows]) if num_samples else None
+        hidden = self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned, wanted)
+        if not len(read.samples):
+            return hidden, None
+        is_all = len(read.samples) == len(hidden)
+        return hidden, self._family.logits(hidden if is_all else hidden[torch.from_numpy(read.samples).to(device)])
 
-    def _pool(self, rows: Sequence[RowsWork], hidden: torch.Tensor) -> Iterator[np.ndarray]:
-        """Read the rows of pooled sequences; hidden (S, D) in the order of `rows`."""
+    def _pool(self, rows: Sequence[RowsWork], hidden: torch.Tensor, read: StatesRead) -> Iterator[np.ndarray]:
+        """Vectors of pooled sequences; hidden (n, D), the states that are read."""
         first = 0
-        for work in rows:
-            states = hidden[first : first + work.stop - work.start]
-            first += len(states)
-            if isinstance(work.sequence.goal, Pooled):
-                pooling, length = self._pooling, len(work.sequence)
-                vector = pool_rows(work.sequence.goal, states, start=work.start, length=length, pooling=pooling)
+        for work, count in zip(rows, read.counts, strict=True):
+            states = hidden[first : first + count]
+            first += count
+            if count and isinstance(work.sequence.goal, Pooled):
+                pooling, length, start = self._pooling, len(work.sequence), work.stop - count
+                vector = pool_rows(work.sequence.goal, states, start=start, length=length, pooling=pooling)
                 if vector is not None:
                     yield vector
 

@@ -1,13 +1,16 @@
 """Linear layers whose weights lie in memory as the CPU's matrix kernels read them. Owns the private operators behind
 that, finding out whether they pay here, and the swap; knows no model.
 
-One copy of a weight is kept: the original is dropped, except where an embedding table shares it. What follows a product
-is not fused into it: with a second operand the kernel is up to twice as slow (see bench/README.md).
+One copy of a weight is kept: the original is dropped, except where an embedding table shares it. Of what follows a
+product, a function of it alone is computed with it; a second operand makes the kernel up to twice as slow (see
+bench/README.md).
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
 import torch
@@ -31,7 +34,14 @@ class PackedLinear(nn.Module):
         self.packed = torch.ops.mkldnn._reorder_linear_weight(linear.weight.data, PACKED_FOR_ROWS)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, "none", [], "")
+        return self._run(x, "none")
+
+    def silu(self, x: torch.Tensor) -> torch.Tensor:
+        """F.silu of the product, rounded once."""
+        return self._run(x, "swish")
+
+    def _run(self, x: torch.Tensor, then: str) -> torch.Tensor:
+        out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, self.packed, self.bias, then, [], "")
         return out
 
 
@@ -46,11 +56,25 @@ def pack_linears(model: nn.Module) -> int:
     ]
     if not found or not packing_pays():
         return 0
-    for parent, name in found:
-        setattr(parent, name, PackedLinear(getattr(parent, name)))
+    _swap(found)
     for parameter in model.parameters():  # what is left must not keep the checkpoint's file mapped
         parameter.data = parameter.data.clone()
     return len(found)
+
+
+def _swap(found: Sequence[tuple[nn.Module, str]]) -> None:
+    """Each thread takes layer after layer: arranging one weight on all threads takes nearly three times as long."""
+
+    def swap(place: tuple[nn.Module, str]) -> None:
+        parent, name = place
+        setattr(parent, name, PackedLinear(getattr(parent, name)))
+
+    count = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,)) as threads:
+            list(threads.map(swap, found))
+    finally:
+        torch.set_num_threads(count)  # threads that begin later are given the number that was set last
 
 
 @cache

@@ -138,9 +138,15 @@ class Family(Protocol):
         ...
 
     def forward(
-        self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
+        self,
+        embeds: torch.Tensor,
+        positions: torch.Tensor,
+        visual: VisualRows | None,
+        planned: PlannedAttention,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """embeds (S, D), positions (rope_axes, S) -> hidden states (S, D) after the final norm."""
+        """embeds (S, D), positions (rope_axes, S) -> hidden states after the final norm: (S, D), or (n, D) of the
+        `wanted` rows, (n,) int64."""
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

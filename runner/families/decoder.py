@@ -31,17 +31,25 @@ class Decoder:
             fuse_projections(layer.self_attn)
 
     def forward(
-        self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
+        self,
+        embeds: torch.Tensor,
+        positions: torch.Tensor,
+        visual: VisualRows | None,
+        planned: PlannedAttention,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """embeds (S, D), positions (rope_axes, S) -> (S, D) after the final norm. Planes of `visual` are added to its
-        rows after the first layers."""
+        """embeds (S, D), positions (rope_axes, S) -> after the final norm (S, D), or (n, D) of the `wanted` rows.
+        Planes of `visual` are added to its rows after the first layers."""
         phases = self._phases(embeds, positions)
         planes = () if visual is None else visual.planes
-        hidden = embeds
+        hidden, last = embeds, len(self._layers) - 1
         for number, layer in enumerate(self._layers):
-            hidden = layer.forward(hidden, phases, planned)
+            narrows = number == last and number >= len(planes)
+            hidden = layer.forward(hidden, phases, planned, wanted if narrows else None)
             if number < len(planes) and visual is not None:
                 hidden.index_add_(0, visual.rows, planes[number].to(hidden.dtype))
+        if wanted is not None and last < len(planes):  # the last layer, too, had a plane for all rows
+            hidden = hidden[wanted]
         return self._norm.forward(hidden)
 
     @cached_property
@@ -71,7 +79,11 @@ class _Layer:
         self.gate, self.up, self.down = layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
 
     def forward(
-        self, hidden: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor], planned: PlannedAttention
+        self,
+        hidden: torch.Tensor,
+        phases: tuple[torch.Tensor, torch.Tensor],
+        planned: PlannedAttention,
+        wanted: torch.Tensor | None,
     ) -> torch.Tensor:
         num_heads, num_kv_heads = self.heads
         qkv = self.qkv(self.enter.forward(hidden)).view(len(hidden), -1, self.head_dim)  # (S, H + 2 KH, K)
@@ -81,6 +93,8 @@ class _Layer:
             turning = torch.cat((self.norms[0].forward(q), self.norms[1].forward(k)), dim=1)
         q, k = torch.split(rotate(turning, phases), [num_heads, num_kv_heads], dim=1)
         attended = planned.run(self.index, q, k, v, self.scale).flatten(1)
+        if wanted is not None:
+            attended, hidden = attended[wanted], hidden[wanted]
         hidden = self.out(attended).add_(hidden)
         out: torch.Tensor = self.down(gate(self.gate, self.up, self.middle.forward(hidden))).add_(hidden)
         return out

@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from runner.packed_linear import PackedLinear
+
 # From this many rows on, a norm costs memory traffic and not calls.
 MANY_ROWS = 32
 
@@ -38,17 +40,20 @@ class GatedMlp(nn.Module):
 
 def gate(gate_proj: nn.Module, up_proj: nn.Module, x: torch.Tensor) -> torch.Tensor:
     """silu(gate_proj(x)) * up_proj(x)."""
-    return F.silu(gate_proj(x), inplace=True).mul_(up_proj(x))
+    opened = gate_proj.silu(x) if isinstance(gate_proj, PackedLinear) else F.silu(gate_proj(x), inplace=True)
+    return opened.mul_(up_proj(x))
 
 
 def fuse_blocks(tower: Any) -> None:
-    """Swap the norms and MLPs of a tower's blocks where they are of these kinds."""
+    """Swap the norms and MLPs of a tower's blocks, and its merger's norm, where they are of these kinds."""
     for block in tower.blocks:
         for name in ("norm1", "norm2"):
             if hasattr(getattr(block, name), "variance_epsilon"):
                 setattr(block, name, RmsNorm(getattr(block, name)))
         if hasattr(block.mlp, "gate_proj") and is_silu(block.mlp.act_fn):
             block.mlp = GatedMlp(block.mlp)
+    if hasattr(tower.merger.ln_q, "variance_epsilon"):
+        tower.merger.ln_q = RmsNorm(tower.merger.ln_q)
 
 
 def is_silu(activation: Any) -> bool:

@@ -131,10 +131,15 @@ class Gemma3:
         return embed_words(self._text.embed_tokens, token_ids, self._image_token_id)
 
     def forward(
-        self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
+        self,
+        embeds: torch.Tensor,
+        positions: torch.Tensor,
+        visual: VisualRows | None,
+        planned: PlannedAttention,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         assert visual is None or not visual.planes
-        return self._decoder.forward(embeds, positions, planned)
+        return self._decoder.forward(embeds, positions, planned, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.lm_head(hidden).float()

@@ -34,12 +34,20 @@ class GemmaDecoder:
         for layer in text_model.layers:
             fuse_projections(layer.self_attn)
 
-    def forward(self, embeds: torch.Tensor, positions: torch.Tensor, planned: PlannedAttention) -> torch.Tensor:
-        """embeds (S, D), positions (1, S) -> (S, D) after the final norm."""
+    def forward(
+        self,
+        embeds: torch.Tensor,
+        positions: torch.Tensor,
+        planned: PlannedAttention,
+        wanted: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """embeds (S, D), positions (1, S) -> after the final norm (S, D), or (n, D) of the `wanted` rows."""
         phases = {kind: self._phases(embeds, positions, kind) for kind in set(self._types)}
         hidden = embeds
-        for kind, layer in zip(self._types, self._layers, strict=True):
-            hidden = layer.forward(hidden, phases[kind], planned)
+        *before, last = self._layers
+        for kind, layer in zip(self._types, before, strict=False):
+            hidden = layer.forward(hidden, phases[kind], planned, None)
+        hidden = last.forward(hidden, phases[self._types[-1]], planned, wanted)
         return self._norm.forward(hidden)
 
     @cached_property
@@ -84,7 +92,9 @@ class _Layer:
         self.gate, self.up, self.down = layer.mlp.gate_proj, layer.mlp.up_proj, layer.mlp.down_proj
         self.activation = layer.mlp.act_fn
 
-    def forward(self, hidden: torch.Tensor, phases: Phases, planned: PlannedAttention) -> torch.Tensor:
+    def forward(
+        self, hidden: torch.Tensor, phases: Phases, planned: PlannedAttention, wanted: torch.Tensor | None
+    ) -> torch.Tensor:
         num_heads, num_kv_heads = self.heads
         qkv = self.qkv(self.enter.forward(hidden)).view(len(hidden), -1, self.head_dim)  # (S, H + 2 KH, K)
         q, k, v = torch.split(qkv, [num_heads, num_kv_heads, num_kv_heads], dim=1)
@@ -92,6 +102,8 @@ class _Layer:
             q, k = self.turned[0].forward(q), self.turned[1].forward(k)
         q, k = torch.split(rotate(torch.cat((q, k), dim=1), phases), [num_heads, num_kv_heads], dim=1)
         attended = planned.run(self.index, q, k, v, self.scale).flatten(1)
+        if wanted is not None:
+            attended, hidden = attended[wanted], hidden[wanted]
         hidden = _add(self.out, attended, hidden, self.after_attention)
         entering = self.middle.forward(hidden)
         inner = self.activation(self.gate(entering)).mul_(self.up(entering))

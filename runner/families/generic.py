@@ -153,12 +153,17 @@ class GenericVLM:
         return embed_words(self._text.get_input_embeddings(), token_ids, self._image_token_id)
 
     def forward(
-        self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
+        self,
+        embeds: torch.Tensor,
+        positions: torch.Tensor,
+        visual: VisualRows | None,
+        planned: PlannedAttention,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
         assert visual is None or not visual.planes
         out = self._text(inputs_embeds=embeds[None], position_ids=positions, use_cache=False, planned=planned)
         hidden: torch.Tensor = out.last_hidden_state[0]
-        return hidden
+        return hidden if wanted is None else hidden[wanted]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.get_output_embeddings()(hidden).float()

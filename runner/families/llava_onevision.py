@@ -158,8 +158,9 @@ class LlavaOneVision:
         positions: torch.Tensor,
         visual: VisualRows | None,
         planned: PlannedAttention,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return self._decoder.forward(embeds, positions, visual, planned)
+        return self._decoder.forward(embeds, positions, visual, planned, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.lm_head(hidden).float()

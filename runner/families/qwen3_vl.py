@@ -146,9 +146,14 @@ class Qwen3VL:
         return embeds
 
     def forward(
-        self, embeds: torch.Tensor, positions: torch.Tensor, visual: VisualRows | None, planned: PlannedAttention
+        self,
+        embeds: torch.Tensor,
+        positions: torch.Tensor,
+        visual: VisualRows | None,
+        planned: PlannedAttention,
+        wanted: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        return self._decoder.forward(embeds, positions, visual, planned)
+        return self._decoder.forward(embeds, positions, visual, planned, wanted)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         logits: torch.Tensor = self._model.lm_head(hidden).float()

@@ -31,6 +31,7 @@ def test_packed_equals_plain(rows: int, bias: bool) -> None:
     ours = packed(x)
     assert ours.shape == exact.shape and ours.dtype == torch.bfloat16
     torch.testing.assert_close(ours.double(), exact, rtol=2**-8, atol=2**-9)
+    torch.testing.assert_close(packed.silu(x).double(), F.silu(exact), rtol=2**-8, atol=2**-9)
 
 
 @needs_packing
@@ -48,7 +49,9 @@ def test_packing_swaps_bfloat16_and_nothing_else(monkeypatch: pytest.MonkeyPatch
             "head": tied,
         }
     )
+    threads = torch.get_num_threads()
     assert pack_linears(model) == 3
+    assert torch.get_num_threads() == threads
     assert isinstance(model["low"], PackedLinear) and isinstance(model["head"], PackedLinear)
     assert isinstance(model["full"], nn.Linear)
     assert model["embedding"].weight.shape == (80, 48)

@@ -50,8 +50,8 @@ class Qwen25VLTower:
             wanted = "windows" if level in windowed else "slots"
             if wanted != now:
                 hidden, now = hidden[read[f"into_{wanted}"]], wanted
-            hidden = hidden + attend_rotated(block.attn, block.norm1(hidden), phases[now], attend[now])
-            hidden = hidden + block.mlp(block.norm2(hidden))
+            hidden = attend_rotated(block.attn, block.norm1(hidden), phases[now], attend[now]).add_(hidden)
+            hidden = block.mlp(block.norm2(hidden)).add_(hidden)
         if now != "slots":
             hidden = hidden[read["into_slots"]]
         return EncodedCells(embeddings=tower.merger(hidden))
