@@ -26,9 +26,13 @@ def attend_rotated(attn: Any, hidden: torch.Tensor, phases: Phases, attend: Atte
 
 
 def rotate(x: torch.Tensor, phases: Phases) -> torch.Tensor:
-    """Rotary embedding: turns pairs (i, i + K / 2) of x, (R, 2, H, K)."""
+    """Rotary embedding: turns pairs (i, i + K / 2) of x, (R, 2, H, K). Two passes over memory: rolling takes three."""
     cos, signed_sin = phases
-    return x.roll(x.shape[-1] // 2, -1).mul_(signed_sin).addcmul_(x, cos)
+    half = x.shape[-1] // 2
+    turned = x * cos
+    turned[..., :half].addcmul_(x[..., half:], signed_sin[..., :half])
+    turned[..., half:].addcmul_(x[..., :half], signed_sin[..., half:])
+    return turned
 
 
 def places_of(batch: PatchBatch) -> np.ndarray:
