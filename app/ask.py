@@ -17,11 +17,10 @@ from app.answer import Answer, TextOptions
 from app.detokenize import Vocabulary
 from app.look import Look
 from app.model_path import note_demo
-from app.own_engine import own_engine
+from app.own_engine import follow_answer, own_engine
 from app.progress import note_progress, show_phases
 from app.settings import Settings
 from runner.client import EngineClient, GenerationStream
-from runner.errors import EngineError
 from runner.messages import Generate, PromptUsage
 from runner.requests import ChatMessage, MediaPart, SamplingParams, StoredFile, TextPart
 
@@ -51,9 +50,7 @@ async def ask_once(settings: Settings, options: AskOptions) -> None:
 async def _print_answer(client: EngineClient, stream: GenerationStream, console: Console, began: float) -> None:
     answer = Answer(Vocabulary(client.info.tokenizer_json), TextOptions())
     first_s = 0.0
-    async for delta in stream:
-        if delta.finish_reason in ("error", "abort"):
-            raise EngineError("the engine failed on this request; its log says why")
+    async for delta in follow_answer(stream):
         first_s = first_s or time.perf_counter() - began
         print(answer.feed(delta).text, end="", flush=True)
     print()

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.own_engine import follow_answer
 from runner.client import EngineClient
-from runner.errors import EngineError
 from runner.messages import EvsUsage, Generate
 from runner.requests import ChatMessage, EvsOptions, MediaPart, SamplingParams, StoredFile, TextPart, VideoOptions
 
@@ -71,7 +71,7 @@ class Measured:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Paced:
     """One answer: from the request to its first token, with nothing cached; then the mean time of each token more.
-    share_in_graphs: steps run as graphs for each token more."""
+    share_in_graphs: of the steps that gave those."""
 
     first_s: float
     token_s: float
@@ -81,26 +81,27 @@ class Paced:
 async def pace_answer(client: EngineClient, clip: Path, evs: EvsOptions, video: VideoOptions, *, tokens: int) -> Paced:
     """Ask with nothing cached for an answer of so many tokens, at least 2."""
     client.drop_caches()
-    before = await _steps_in_graphs(client)
+    before = await _decode_steps(client)
     started = time.perf_counter()
     stream = await client.generate(_request(clip, evs, video, tokens))
     times = [started]
-    async for delta in stream:
-        if delta.finish_reason == "error":
-            raise EngineError("the engine failed on this request; its log says why")
+    async for delta in follow_answer(stream):
         times += [time.perf_counter()] * len(delta.token_ids)
-    after = await _steps_in_graphs(client)
+    in_graphs, steps = (now - then for now, then in zip(await _decode_steps(client), before, strict=True))
     return Paced(
         first_s=times[1] - started,
         token_s=(times[-1] - times[1]) / (tokens - 1),
-        share_in_graphs=(after - before) / (tokens - 1),
+        share_in_graphs=in_graphs / steps,
     )
 
 
-async def _steps_in_graphs(client: EngineClient) -> float:
-    """So far."""
+async def _decode_steps(client: EngineClient) -> tuple[float, float]:
+    """Steps so far that read no more of a prompt: those run as graphs, and all. Where there are no graphs at all,
+    prompts' steps have no reason of their own and are among all."""
     counters = (await client.stats(uuid.uuid4().hex)).counters
-    return sum(count for name, count in counters.items() if name.startswith('evs:steps_total{mode="graph"'))
+    steps = {name: count for name, count in counters.items() if name.startswith("evs:steps_total{")}
+    in_graphs = sum(count for name, count in steps.items() if 'mode="graph"' in name)
+    return in_graphs, sum(count for name, count in steps.items() if 'reason="prefill"' not in name)
 
 
 def _request(clip: Path, evs: EvsOptions, video: VideoOptions, tokens: int) -> Generate:
@@ -120,9 +121,8 @@ async def ask_first_token(client: EngineClient, clip: Path, evs: EvsOptions, vid
     before_s = await _encoder_s(client)
     started = time.perf_counter()
     stream = await client.generate(request)
-    async for delta in stream:
-        if delta.finish_reason == "error":
-            raise EngineError("the engine failed on this request; its log says why")
+    async for _ in follow_answer(stream):
+        pass
     first_s = time.perf_counter() - started
     usage = stream.accepted.usage
     assert usage.evs is not None

@@ -1,4 +1,5 @@
-"""Owns the engine of a command that ends with its work: loaded with a progress bar, closed whatever happens.
+"""Owns the engine of a command that ends with its work: loaded with a progress bar, closed whatever happens, and its
+failures told as such.
 
 Knows nothing of what it is asked.
 """
@@ -14,7 +15,9 @@ from rich.console import Console
 from app.model_path import resolve_model
 from app.progress import show_loading
 from app.settings import Settings
-from runner.client import EngineClient, start_engine
+from runner.client import EngineClient, GenerationStream, start_engine
+from runner.errors import EngineError
+from runner.messages import Delta
 
 
 @asynccontextmanager
@@ -29,3 +32,11 @@ async def own_engine(
         yield client
     finally:
         await client.close(grace_s=0.0)
+
+
+async def follow_answer(stream: GenerationStream) -> AsyncIterator[Delta]:
+    """An answer as it comes. Raises EngineError where it breaks off."""
+    async for delta in stream:
+        if delta.finish_reason in ("error", "abort"):
+            raise EngineError("the engine failed on this request; its log says why")
+        yield delta

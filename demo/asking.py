@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,16 @@ import numpy.typing as npt
 from app.answer import Answer, TextOptions
 from app.detokenize import Vocabulary
 from app.embeddings import text_input
-from runner.client import EngineClient, start_engine
-from runner.config import EngineConfig
+from app.own_engine import follow_answer
+from app.settings import Settings
+from runner.client import EngineClient
 from runner.embed_messages import ChatInput, Embed, EmbedInput
-from runner.errors import EngineError
 from runner.messages import EvsUsage, Generate
 from runner.requests import ChatMessage, EvsOptions, MediaPart, SamplingParams, StoredFile, TextPart
 
 AT_ONCE = 64
 Note = Callable[[], None]
+Dtype = Literal["auto", "float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,21 +46,9 @@ class Said:
     evs: EvsUsage
 
 
-@asynccontextmanager
-async def engine_of(folder: Path, *, dtype: str, threads: int | None) -> AsyncIterator[EngineClient]:
-    """The real engine on a thread of this process, as `evs ask` has it."""
-    config = EngineConfig(
-        model=str(folder),
-        served_name="demo",
-        dtype=dtype,  # type: ignore[arg-type]
-        threads=threads,
-        max_waiting=4 * AT_ONCE,
-    )
-    client = await start_engine(config, where="thread")
-    try:
-        yield client
-    finally:
-        await client.close(grace_s=0.0)
+def settings_of(folder: Path, *, dtype: Dtype, threads: int | None) -> Settings:
+    """As served, with room for all that is asked at once."""
+    return Settings(model=str(folder), dtype=dtype, threads=threads, max_waiting=4 * AT_ONCE)
 
 
 async def ask_all(client: EngineClient, asks: Sequence[Ask], note: Note) -> list[Said]:
@@ -80,14 +69,11 @@ async def _ask(client: EngineClient, vocabulary: Vocabulary, ask: Ask) -> Said:
     stream = await client.generate(
         Generate(request_id=uuid.uuid4().hex, chat=(turn,), sampling=SamplingParams(temperature=0.0), evs=ask.evs)
     )
-    answer, pieces = Answer(vocabulary, TextOptions()), []
-    async for delta in stream:
-        if delta.finish_reason in ("error", "abort"):
-            raise EngineError(f"the engine failed on {ask.clip.name}: {ask.text}")
-        pieces.append(answer.feed(delta).text)
+    answer = Answer(vocabulary, TextOptions())
+    text = "".join([answer.feed(delta).text async for delta in follow_answer(stream)])
     usage = stream.accepted.usage.evs
     assert usage is not None
-    return Said(text="".join(pieces).strip(), evs=usage)
+    return Said(text=text.strip(), evs=usage)
 
 
 def _clip_part(path: Path) -> MediaPart:

@@ -14,12 +14,14 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 
+from app.own_engine import own_engine
 from app.progress import show_phases
 from bench.machine import describe_machine
-from demo.asking import Ask, Said, ask_all, embed_clips, embed_texts, engine_of
+from demo.asking import Ask, Dtype, Said, ask_all, embed_clips, embed_texts, settings_of
 from demo.heldout import HeldOut, make_clip
 from demo.report import Scored, as_json, draw_plot, show_tables
 from demo.scores import Mark, recall_at_1
@@ -103,11 +105,13 @@ async def search(client: EngineClient, held: Clips) -> dict[str, float]:
 
 async def evaluate(args: argparse.Namespace, console: Console) -> None:
     ways = choose_ways(args.way)
-    with tempfile.TemporaryDirectory() as scratch, show_phases(console) as bars:
-        held = Clips.write(Path(scratch), range(args.clips), bars.update)
-        async with engine_of(args.folder, dtype=args.dtype, threads=args.threads) as client:
-            scored = await score_ways(client, held, ways, bars.update)
-            recall = await search(client, held)
+    settings = settings_of(args.folder, dtype=args.dtype, threads=args.threads)
+    with tempfile.TemporaryDirectory() as scratch:
+        async with own_engine(settings, console) as client:
+            with show_phases(console) as bars:
+                held = Clips.write(Path(scratch), range(args.clips), bars.update)
+                scored = await score_ways(client, held, ways, bars.update)
+                recall = await search(client, held)
     shaken = frozenset(clip.number for clip in held.clips if clip.filming.shake)
     show_tables(Console(), scored, recall, shaken)
     if args.json is not None:
@@ -121,7 +125,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, nargs="?", default=MODEL)
     parser.add_argument("--clips", type=int, default=400, help="seven questions each")
     parser.add_argument("--way", action="append", default=[], choices=[way.name for way in WAYS], help="only this one")
-    parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16, as of evs serve")
+    parser.add_argument("--dtype", default="auto", choices=get_args(Dtype), help="as of evs serve")
     parser.add_argument("--threads", type=int, help="compute threads")
     parser.add_argument("--json", type=Path, help="write the scores here")
     parser.add_argument("--plot", type=Path, help="draw the scores here; needs matplotlib")

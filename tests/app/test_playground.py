@@ -103,7 +103,7 @@ def test_ask(browser: Chrome, start_server: StartServer, clip: Path) -> None:
     assert find(browser, "answer").text == ANSWER
     usage = find(browser, "usage").text
     for words in (
-        "900 prompt",
+        "900 prompt (3 cached) +",
         f"{len(ANSWER) + 1} answer",
         "16 frames of 16.0 s",
         "gate: 124 of 512 cells kept (24 %), 124 encoded (skip)",

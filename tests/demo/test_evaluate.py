@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 from rich.console import Console
 
-from demo.asking import engine_of
+from app.own_engine import own_engine
+from demo.asking import settings_of
 from demo.evaluate import MODEL, Clips, score_ways, search
 from demo.heldout import make_clip
 from demo.report import Scored, as_json, draw_plot, show_tables
@@ -38,7 +39,7 @@ def held(tmp_path_factory: pytest.TempPathFactory) -> Clips:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def client() -> AsyncIterator[EngineClient]:
-    async with engine_of(MODEL, dtype="float32", threads=1) as client:
+    async with own_engine(settings_of(MODEL, dtype="float32", threads=1), Console(stderr=True)) as client:
         yield client
 
 
