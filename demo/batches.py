@@ -75,6 +75,7 @@ def prune_and_encode(
         [sample.questions for sample in samples],
         keeps,
         size,
+        starts=[sample.scene.start for sample in samples],
         is_image=samples[0].is_image,
         is_chained=is_chained,
     )

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw
 
-from demo.scenes import DIRECTIONS, FRAMES_PER_SLOT, Scene, Thing
+from demo.scenes import DIRECTIONS, Scene, Side, Thing
 from demo.shapes import COLORS, SHAPES, draw_shape
 
 CELL = 32
@@ -18,6 +18,7 @@ POINTS = 8
 UNCLEAR = -100
 NO_COLOR, NO_SHAPE, NO_EVENT = len(COLORS), len(SHAPES), 0
 EVENTS = ("nothing", "still", *DIRECTIONS, "appear", "disappear", "turn")
+SIDES: tuple[Side, ...] = ("behind", "in front of")
 CLEAR_SHARE, FAINT_SHARE = 0.2, 0.02
 """A cell shows a thing that covers more than a fifth of what the thing covers at all; what covers less than a fiftieth
 does not count, and between the two no target is given."""
@@ -28,9 +29,10 @@ Ints = npt.NDArray[np.int64]
 class CellLabels:
     """color (T, P): 0-7, 8 for none. shape (T, P): 0-3, 4 for none. event (T, P): a place in EVENTS; slot 0 has none to
     see. named_color, named_shape (T, P): the look by which the thing is called, which a turn does not change, also
-    where it has just disappeared. slot (T, P): T's own number wherever those are given. third (T, P): of the picture,
-    0-8 in reading order, where the thing's centre lies. outline (T, P, 64) uint8: 8 x 8 points, 255 where a thing
-    covers the ground. UNCLEAR where there is no answer.
+    where it has just disappeared; no colour is given behind a turn's slot, which only memory could tell. past (T, P):
+    of a passing pair, where its two overlap, which of SIDES. slot (T, P): T's own number wherever those are given.
+    third (T, P): of the picture, 0-8 in reading order, where the thing's centre lies. outline (T, P, 64) uint8: 8 x 8
+    points, 255 where a thing covers the ground. UNCLEAR where there is no answer.
 
     Worked example: one cell of a 64 x 64 picture with a still red circle of radius 12 around (16, 16): cell 0 has
     color 0, shape 0, event 1 from slot 1 on, third 0; the other cells color 8, shape 4, event 0, third UNCLEAR.
@@ -41,6 +43,7 @@ class CellLabels:
     event: Ints
     named_color: Ints
     named_shape: Ints
+    past: Ints
     slot: Ints
     third: Ints
     outline: npt.NDArray[np.uint8]
@@ -78,12 +81,35 @@ def label_cells(scene: Scene) -> CellLabels:
         color=color,
         shape=form,
         event=event,
-        named_color=_look_up(named, [list(COLORS).index(thing.color) for thing in scene.things], NO_COLOR),
+        named_color=_first_color(scene, named),
         named_shape=_look_up(named, [SHAPES.index(thing.shape) for thing in scene.things], NO_SHAPE),
+        past=_past(scene, named),
         slot=np.where(named > 0, np.arange(scene.slots)[:, None], UNCLEAR),
         third=third,
         outline=outline,
     )
+
+
+def _first_color(scene: Scene, named: Ints) -> Ints:
+    found = _look_up(named, [list(COLORS).index(thing.color) for thing in scene.things], NO_COLOR)
+    slots = np.arange(scene.slots)[:, None]
+    for number, thing in enumerate(scene.things, start=1):
+        if thing.act == "turn":
+            found[(named == number) & (slots > thing.slot)] = UNCLEAR
+    return found
+
+
+def _past(scene: Scene, named: Ints) -> Ints:
+    """Which of SIDES, at the cells of a passing pair in slots where it overlaps."""
+    out = np.full(named.shape, UNCLEAR)
+    if scene.passing is None:
+        return out
+    side, other = scene.passing
+    pair = [number for number, thing in enumerate(scene.things, start=1) if thing in (scene.mover, other)]
+    for slot in range(scene.slots):
+        if scene.is_crossing(slot):
+            out[slot][np.isin(named[slot], pair)] = SIDES.index(side)
+    return out
 
 
 def _look_up(named: Ints, values: list[int], none: int) -> Ints:
@@ -92,17 +118,13 @@ def _look_up(named: Ints, values: list[int], none: int) -> Ints:
     return found
 
 
-def _progress(scene: Scene, slot: int) -> float:
-    return (FRAMES_PER_SLOT * slot + (FRAMES_PER_SLOT - 1) / 2) / (scene.frames - 1)
-
-
 def _paint(scene: Scene, slot: int) -> npt.NDArray[np.uint8]:
     """(H, W): the number of the thing on top, counted from 1; 0 for the ground."""
     picture = Image.new("L", (scene.width, scene.height))
     draw = ImageDraw.Draw(picture)
     for number, thing in enumerate(scene.things, start=1):
         if thing.is_seen(slot):
-            draw_shape(draw, thing.shape, thing.place(_progress(scene, slot)), thing.radius, number)
+            draw_shape(draw, thing.shape, thing.place(scene.halfway(slot)), thing.radius, number)
     return np.asarray(picture)
 
 
@@ -124,7 +146,7 @@ def _area(thing: Thing) -> float:
 
 
 def _third(thing: Thing, scene: Scene, slot: int) -> int:
-    x, y = thing.place(_progress(scene, slot))
+    x, y = thing.place(scene.halfway(slot))
     column, row = np.digitize([x / scene.width, y / scene.height], [1 / 3, 2 / 3])
     return int(row * 3 + column)
 

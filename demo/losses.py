@@ -14,7 +14,7 @@ from torch import nn
 
 from demo.batches import Batch
 from demo.draws import Sample
-from demo.labels import EVENTS, NO_COLOR, NO_EVENT, NO_SHAPE, POINTS, UNCLEAR
+from demo.labels import EVENTS, NO_COLOR, NO_EVENT, NO_SHAPE, POINTS, SIDES, UNCLEAR
 from demo.net import Reader
 from demo.prompts import IGNORED, Prompts
 from demo.pruning import Keep
@@ -26,6 +26,10 @@ NOTHING_WEIGHT = 0.15
 ROWS_BUCKET = 512
 MAX_SLOTS = 16
 WIDTH = 256
+CALLED_BY_THE_PAST = torch.tensor([EVENTS.index("disappear"), EVENTS.index("turn")])
+FORMER_WEIGHT = 2.0
+"""The colour that a cell had before its event is a term of its own: such cells are few, and weighed like all others
+they are not learnt at all, while "what disappears" and "what changes" need just that."""
 
 
 class CellHeads(nn.Module):
@@ -42,6 +46,7 @@ class CellHeads(nn.Module):
         self.named_color = nn.Linear(WIDTH, NO_COLOR + 1)
         self.named_shape = nn.Linear(WIDTH, NO_SHAPE + 1)
         self.slot = nn.Linear(WIDTH, MAX_SLOTS)
+        self.past = nn.Linear(WIDTH, len(SIDES))
 
 
 def answer_loss(reader: Reader, states: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -72,11 +77,14 @@ def cell_loss(heads: CellHeads, batch: Batch, seen: torch.Tensor) -> torch.Tenso
     third = _plain(heads.third(cells), target("third", rows))
     outline = F.binary_cross_entropy_with_logits(heads.outline(cells), target("outline", rows).float() / 255)
     seen = F.layer_norm(seen.float(), (WIDTH,))
-    event = _weighted(heads.event(seen), target("event", read), NO_EVENT)
-    named = _weighted(heads.named_color(seen), target("named_color", read), NO_COLOR)
-    named = named + _weighted(heads.named_shape(seen), target("named_shape", read), NO_SHAPE)
+    events = target("event", read)
+    event = _weighted(heads.event(seen), events, NO_EVENT)
+    names, forms = target("named_color", read), target("named_shape", read)
+    named = _weighted(heads.named_color(seen), names, NO_COLOR) + _weighted(heads.named_shape(seen), forms, NO_SHAPE)
+    former = _plain(heads.named_color(seen), names.where(torch.isin(events, CALLED_BY_THE_PAST), UNCLEAR))
     slot = _plain(heads.slot(seen), target("slot", read))
-    return color + 2 * shape + 4 * outline + third + event + named + slot
+    past = _plain(heads.past(seen), target("past", read))
+    return color + 2 * shape + 4 * outline + third + event + named + FORMER_WEIGHT * former + slot + past
 
 
 def _weighted(logits: torch.Tensor, target: torch.Tensor, nothing: int) -> torch.Tensor:

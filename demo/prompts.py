@@ -49,13 +49,13 @@ class Prompts:
     embed: torch.Tensor
 
 
-def lay_out_clip(words: Words, keep: Keep, grid: tuple[int, int], *, is_image: bool) -> Row:
+def lay_out_clip(words: Words, keep: Keep, grid: tuple[int, int], *, is_image: bool, start: int = 0) -> Row:
     """The clip alone: kept cells at the positions they have in the whole clip. The next position is the last + 1."""
     ids, positions = list(words.user), [(place,) * 3 for place in range(len(words.user))]
     cursor = len(ids)
     pad = words.image_pad if is_image else words.video_pad
     for slot, kept in enumerate(keep):
-        head = (*(() if is_image else words.time(slot)), words.vision_start)
+        head = (*(() if is_image else words.time(slot, start)), words.vision_start)
         ids += head
         positions += [(cursor + place,) * 3 for place in range(len(head))]
         cursor += len(head)
@@ -102,12 +102,16 @@ def make_prompts(
     keeps: Sequence[Keep],
     size: tuple[int, int],
     *,
+    starts: Sequence[int] | None = None,
     is_image: bool = False,
     is_chained: bool = False,
 ) -> Prompts:
-    """One row a clip, padded; size (H, W) in pixels."""
+    """One row a clip, padded; size (H, W) in pixels. starts: the clips' first seconds, all 0 where None."""
     grid = (size[0] // CELL, size[1] // CELL)
-    clips = [lay_out_clip(words, keep, grid, is_image=is_image) for keep in keeps]
+    clips = [
+        lay_out_clip(words, keep, grid, is_image=is_image, start=start)
+        for keep, start in zip(keeps, starts or [0] * len(keeps), strict=True)
+    ]
     rows = [
         add_questions(words, row, asked, is_chained=is_chained) for row, asked in zip(clips, questions, strict=True)
     ]

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from demo.scenes import Scene, Thing, slot_time
+from demo.scenes import Scene, Thing
 from demo.shapes import COLORS, SHAPES
 
 NUMBERS = ("zero", "one", "two", "three")
@@ -61,7 +61,7 @@ def describe(scene: Scene) -> str:
 
 def say(thing: Thing, scene: Scene) -> str:
     """What the thing does: "a red star moves up behind a blue circle", "a black square turns white at 3.2 seconds"."""
-    when = f" at {slot_time(thing.slot)} seconds"
+    when = f" at {scene.time(thing.slot)} seconds"
     match thing.act:
         case "move":
             past = f" {scene.passing[0]} {a(scene.passing[1].name)}" if scene.passing else ""
@@ -121,7 +121,7 @@ def _ask_events(scene: Scene) -> Iterator[Question]:
     acts = [thing.act for thing in events]
     for thing in events:
         verb = f"turn {thing.becomes}" if thing.act == "turn" else thing.act
-        time = f"at {slot_time(thing.slot)} seconds."
+        time = f"at {scene.time(thing.slot)} seconds."
         yield Question(kind="when", text=f"When does the {thing.name} {verb}?", answer=time)
         if thing.act == "turn":
             text = f"What color does the {thing.name} become?"

@@ -18,6 +18,8 @@ DIRECTIONS: dict[str, tuple[int, int]] = {
 }
 FRAMES_PER_SLOT = 2
 FPS = 2.0
+OVERLAP = 0.7
+"""Two things this much nearer than both radii cover one another visibly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +71,14 @@ class Thing:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """A clip's story. things: in the order of painting, the last on top. passing: how the mover passes another thing,
-    and which; None where it passes none."""
+    and which; None where it passes none. start: whole seconds at the first frame."""
 
     things: tuple[Thing, ...]
     frames: int
     height: int
     width: int
     passing: tuple[Side, Thing] | None = None
+    start: int = 0
 
     def __post_init__(self) -> None:
         if self.frames < FRAMES_PER_SLOT or self.frames % FRAMES_PER_SLOT:
@@ -84,6 +87,23 @@ class Scene:
     @property
     def slots(self) -> int:
         return self.frames // FRAMES_PER_SLOT
+
+    def time(self, slot: int) -> str:
+        """Seconds of a slot, as the prompt and the answers write them."""
+        return slot_time(slot, self.start)
+
+    def is_crossing(self, slot: int) -> bool:
+        """The mover and what it passes overlap halfway through the slot."""
+        mover = self.mover
+        if self.passing is None or mover is None:
+            return False
+        (x0, y0), (x1, y1) = (thing.place(self.halfway(slot)) for thing in (mover, self.passing[1]))
+        reach = OVERLAP * (mover.radius + self.passing[1].radius)
+        return bool((x0 - x1) ** 2 + (y0 - y1) ** 2 < reach**2)
+
+    def halfway(self, slot: int) -> float:
+        """The share of the clip that is over halfway through a slot."""
+        return (FRAMES_PER_SLOT * slot + (FRAMES_PER_SLOT - 1) / 2) / (self.frames - 1)
 
     @property
     def mover(self) -> Thing | None:
@@ -96,9 +116,9 @@ class Scene:
         return tuple(sorted((thing for thing in self.things if thing.act in TIMED), key=lambda thing: thing.slot))
 
 
-def slot_time(slot: int) -> str:
+def slot_time(slot: int, start: int = 0) -> str:
     """Seconds of a slot as the prompt writes them: the mean of its frames' times, one decimal.
 
     Worked example: slot 6 holds the frames at 6.0 and 6.5 s: "6.2" (halves go to the even digit).
     """
-    return f"{(FRAMES_PER_SLOT * slot + (FRAMES_PER_SLOT - 1) / 2) / FPS:.1f}"
+    return f"{start + (FRAMES_PER_SLOT * slot + (FRAMES_PER_SLOT - 1) / 2) / FPS:.1f}"

@@ -14,15 +14,17 @@ import numpy as np
 from demo.scenes import DIRECTIONS, FRAMES_PER_SLOT, TIMED, Act, Scene, Side, Thing
 from demo.shapes import COLORS, SHAPES
 
-Level = Literal["still", "motion", "simple", "all"]
-"""One picture; one simple motion; the prototype's mix; colour changes, crossings and several events as well."""
-LEVELS: tuple[Level, ...] = ("still", "motion", "simple", "all")
+Level = Literal["still", "motion", "simple", "all", "events"]
+"""One picture; one simple motion; the prototype's mix; colour changes, crossings and several events as well; scenes
+with timed events only, most of them with two."""
+LEVELS: tuple[Level, ...] = ("still", "motion", "simple", "all", "events")
 TRIES = 50
 RADII: dict[Level, tuple[float, float]] = {
     "still": (0.12, 0.22),
     "motion": (0.11, 0.19),
     "simple": (0.11, 0.165),
     "all": (0.11, 0.165),
+    "events": (0.11, 0.165),
 }
 Point = tuple[float, float]
 
@@ -51,7 +53,7 @@ def _draw_acts(rng: random.Random, level: Level, *, slots: int) -> list[Act]:
     if level == "motion":
         count = rng.choice((1, 1, 2))
         return _one_mover([rng.choice(("move", "move", "still")) for _ in range(count)])
-    share = rng.random() if level == "all" else 0.0
+    share = {"all": rng.random, "events": lambda: rng.uniform(0.65, 1.0)}.get(level, lambda: 0.0)()
     if share < 0.4 or slots < 4:
         count = rng.choice((1, 1, 2, 2, 2, 3))
         return _one_mover([rng.choice(("move", "move", "move", "still", "appear", "disappear")) for _ in range(count)])

@@ -112,6 +112,6 @@ class Words:
     def _encode(self, text: str) -> tuple[int, ...]:
         return tuple(self.tokenizer.encode(text).ids)
 
-    def time(self, slot: int) -> tuple[int, ...]:
-        """What stands before a slot's cells."""
-        return self.of(f"<{slot_time(slot)} seconds>")
+    def time(self, slot: int, start: int = 0) -> tuple[int, ...]:
+        """What stands before a slot's cells; start: the clip's first second."""
+        return self.of(f"<{slot_time(slot, start)} seconds>")

@@ -124,6 +124,7 @@ def test_filming_does_what_it_says() -> None:
 def test_times_are_those_of_the_prompt() -> None:
     """The worked example, and slot 0."""
     assert (slot_time(6), slot_time(0)) == ("6.2", "0.2")
+    assert slot_time(6, start=9) == scene(thing(), start=9).time(6) == "15.2"
 
 
 def test_odd_lengths_are_refused() -> None:

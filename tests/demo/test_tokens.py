@@ -57,4 +57,5 @@ def test_the_shipped_tokenizer_has_whole_words() -> None:
     for word in ("circle", "moves", "behind", "turns", "become", "front", "first"):
         assert len(words.of(f" {word}")) == 1, word
     assert words.time(3) == words.of("<3.2 seconds>")
+    assert words.time(3, start=8) == words.of("<11.2 seconds>")
     assert words.video_pad == 7
