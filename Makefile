@@ -33,13 +33,18 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# Two at a time, whole files each, so that a file's server is started once; one compute thread, for two busy processes make
+# two-thread operators crawl.
+JOBS ?= 2
+
 test: install
-	$(BIN)/pytest -m "not soak"
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not soak" -n $(JOBS) --dist loadfile
 
 check: lint test
 
 demo: install
-	$(BIN)/evs ask "$(CLIP)" "$(QUESTION)" --model $(MODEL)
+	@mkdir -p out
+	$(BIN)/evs ask "$(CLIP)" "$(QUESTION)" --model $(MODEL) --overlay out/overlay.webp
 	@echo "Start the server with 'make serve', then open $(URL)"
 
 serve: install

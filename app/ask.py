@@ -17,6 +17,7 @@ from app.answer import Answer, TextOptions
 from app.detokenize import Vocabulary
 from app.look import Look
 from app.model_path import note_demo
+from app.overlay import check_output, draw
 from app.own_engine import follow_answer, own_engine
 from app.progress import note_progress, show_phases
 from app.settings import Settings
@@ -32,19 +33,25 @@ class AskOptions:
     max_tokens: int | None = None
     temperature: float | None = None
     look: Look
+    overlay: Path | None = None
 
 
 async def ask_once(settings: Settings, options: AskOptions) -> None:
+    if options.overlay is not None:
+        check_output(options.overlay, "overlay")
     console = Console(stderr=True)
     note_demo(settings.model, console)
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(own_engine(settings, console))
         began = time.perf_counter()
+        console.print(f"{options.clip.name}: {options.prompt}", style="dim", markup=False, highlight=False)
         with show_phases(console) as bars:
             bars.update("decode", 0, 0)
             stream = await client.generate(_make_request(options), progress=note_progress(bars))
             stack.callback(stream.close)
         await _print_answer(client, stream, console, began)
+        if options.overlay is not None:
+            await draw(client, options.clip, options.overlay, options.look, console)
 
 
 async def _print_answer(client: EngineClient, stream: GenerationStream, console: Console, began: float) -> None:

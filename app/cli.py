@@ -73,6 +73,7 @@ def ask(  # noqa: PLR0913 - each is a flag
     max_frames: Annotated[int | None, typer.Option(min=1, help="Frames looked at in all.")] = None,
     evs: Annotated[str | None, typer.Option(help=_EVS_HELP)] = None,
     evs_rate: Annotated[float | None, typer.Option(min=0.0, max=0.999, help="Share of cells to drop.")] = None,
+    overlay: Annotated[Path | None, typer.Option(help="Draw what was kept, too: a .png or .webp.")] = None,
 ) -> None:
     """Ask PROMPT about CLIP, in this process."""
     from app.ask import AskOptions, ask_once
@@ -85,6 +86,7 @@ def ask(  # noqa: PLR0913 - each is a flag
         max_tokens=max_tokens,
         temperature=temperature,
         look=Look(fps=fps, max_frames=max_frames, method=evs, rate=evs_rate),
+        overlay=overlay,
     )
     _run_here(ask_once(settings, options))
 

@@ -61,13 +61,16 @@ class Render(Message, frozen=True, kw_only=True):
     include_frames: bool = False
 
 
+OverlayForm = Literal["sheet", "animation"]
+
+
 class Overlay(Message, frozen=True, kw_only=True):
     """Draw which cells of a clip would be kept: a PNG sheet of its frames, or an animated WebP."""
 
     request_id: str
     clip: MediaPart
     evs: EvsOptions = EvsOptions()
-    form: Literal["sheet", "animation"] = "sheet"
+    form: OverlayForm = "sheet"
 
 
 class Abort(Message, frozen=True, kw_only=True):
