@@ -34,7 +34,7 @@ class Batch:
         """The rows of kept cells, in the order of the prompts' cells."""
         if not self.has_all_rows or self.keep.all():
             return self.encoded
-        return self.encoded.pick(torch.from_numpy(np.flatnonzero(self.keep)))
+        return self.encoded.pick(torch.as_tensor(np.flatnonzero(self.keep)))
 
 
 def prepare_batch(rng: random.Random, tower: Tower, words: Words, samples: Sequence[Sample]) -> Batch:
@@ -64,7 +64,10 @@ def prune_and_encode(
     if regime == "evs":
         encoded = tower.encode(frames, None)
         outputs = (
-            encoded.cells.detach().float().reshape(len(samples), samples[0].scene.slots, -1, encoded.cells.shape[-1])
+            encoded.cells.detach()
+            .float()
+            .cpu()
+            .reshape(len(samples), samples[0].scene.slots, -1, encoded.cells.shape[-1])
         )
         keeps = [keep_by_turn(output, policy) for output, policy in zip(outputs, policies, strict=True)]
     else:

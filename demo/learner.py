@@ -50,11 +50,13 @@ class StepReport:
 
 
 class Learner:
-    """Weights, heads, optimisers and how far they are."""
+    """Weights, heads, optimisers and how far they are, on torch's default device."""
 
     def __init__(self, plan: Plan, model: Any, words: Words) -> None:
         torch.manual_seed(plan.seed)
-        self.plan, self.words, self.model, self.heads = plan, words, model, CellHeads()
+        self.device = torch.get_default_device()
+        self.plan, self.words = plan, words
+        self.model, self.heads = model.to(self.device), CellHeads().to(self.device)
         self.tower, self.reader = Tower(model), Reader(model)
         self.step, self.clips = 0, 0
         matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
@@ -89,7 +91,7 @@ class Learner:
         samples = draw_samples(rng, level, self.plan.batch)
         drawn = time.process_time()
         self._set_rate()
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(self.device.type, torch.bfloat16):
             batch = prepare_batch(rng, self.tower, self.words, samples)
             states = self.reader.read(batch.prompts, batch.read_rows())
             answers, right = answer_loss(self.reader, states.last, batch.prompts.labels)
@@ -139,7 +141,7 @@ class Learner:
         os.replace(fresh, path)
 
     def load(self, path: Path) -> None:
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location=self.device)
         self.model.load_state_dict(state["model"])
         self.heads.load_state_dict(state["heads"])
         for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):

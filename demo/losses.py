@@ -26,7 +26,7 @@ NOTHING_WEIGHT = 0.15
 ROWS_BUCKET = 512
 MAX_SLOTS = 16
 WIDTH = 256
-CALLED_BY_THE_PAST = torch.tensor([EVENTS.index("disappear"), EVENTS.index("turn")])
+CALLED_BY_THE_PAST = [EVENTS.index("disappear"), EVENTS.index("turn")]
 FORMER_WEIGHT = 2.0
 """The colour that a cell had before its event is a term of its own: such cells are few, and weighed like all others
 they are not learnt at all, while "what disappears" and "what changes" need just that."""
@@ -70,7 +70,7 @@ def cell_loss(heads: CellHeads, batch: Batch, seen: torch.Tensor) -> torch.Tenso
 
     def target(name: str, chosen: Keep) -> torch.Tensor:
         every = np.stack([getattr(sample.labels, name) for sample in batch.samples])
-        return torch.from_numpy(every.reshape(read.size, *every.shape[3:])[chosen])
+        return torch.as_tensor(every.reshape(read.size, *every.shape[3:])[chosen])
 
     color = _weighted(heads.color(cells), target("color", rows), NO_COLOR)
     shape = _weighted(heads.shape(cells), target("shape", rows), NO_SHAPE)
@@ -81,7 +81,7 @@ def cell_loss(heads: CellHeads, batch: Batch, seen: torch.Tensor) -> torch.Tenso
     event = _weighted(heads.event(seen), events, NO_EVENT)
     names, forms = target("named_color", read), target("named_shape", read)
     named = _weighted(heads.named_color(seen), names, NO_COLOR) + _weighted(heads.named_shape(seen), forms, NO_SHAPE)
-    former = _plain(heads.named_color(seen), names.where(torch.isin(events, CALLED_BY_THE_PAST), UNCLEAR))
+    former = _plain(heads.named_color(seen), names.where(torch.isin(events, torch.tensor(CALLED_BY_THE_PAST)), UNCLEAR))
     slot = _plain(heads.slot(seen), target("slot", read))
     past = _plain(heads.past(seen), target("past", read))
     return color + 2 * shape + 4 * outline + third + event + named + FORMER_WEIGHT * former + slot + past

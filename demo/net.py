@@ -102,14 +102,14 @@ def _own(keep: Keep) -> Owners:
     last = np.maximum.accumulate(slots, axis=1)  # (B, T, n)
     numbers = np.cumsum(keep.reshape(-1)).reshape(keep.shape) - 1
     rows = np.take_along_axis(numbers, last, axis=1)
-    return Owners(kept=torch.from_numpy(np.flatnonzero(keep)), rows=torch.from_numpy(rows.reshape(-1)))
+    return Owners(kept=torch.as_tensor(np.flatnonzero(keep)), rows=torch.as_tensor(rows.reshape(-1)))
 
 
 def cut_patches(frames: Frames) -> torch.Tensor:
     """(B, T, H, W, 3) uint8 to (B * S * n, 1536) float32 in [-1, 1], the four patches of a cell side by side."""
     clips, count, height, width, _ = frames.shape
     down, across = height // PATCH // MERGE, width // PATCH // MERGE
-    x = torch.from_numpy(frames).reshape(clips, count // 2, 2, down, MERGE, PATCH, across, MERGE, PATCH, 3)
+    x = torch.as_tensor(frames).reshape(clips, count // 2, 2, down, MERGE, PATCH, across, MERGE, PATCH, 3)
     return x.permute(0, 1, 3, 6, 4, 7, 9, 2, 5, 8).reshape(-1, 3 * TEMPORAL * PATCH * PATCH).float().div(127.5).sub(1)
 
 

@@ -117,17 +117,17 @@ def make_prompts(
     ]
     length = -(-max(len(row.ids) for row in rows) // BUCKET) * BUCKET
     ids = _pad([row.ids for row in rows], length, words.end_of_text)
-    segments = torch.from_numpy(_pad([row.segments for row in rows], length, PAD))
+    segments = torch.as_tensor(_pad([row.segments for row in rows], length, PAD))
     positions = np.zeros((3, len(rows), length), dtype=np.int64)
     for number, row in enumerate(rows):
         positions[:, number, : len(row.ids)] = np.array(row.positions).T
     pads = (ids == words.video_pad) | (ids == words.image_pad)
     return Prompts(
-        ids=torch.from_numpy(ids),
-        labels=torch.from_numpy(_pad([row.labels for row in rows], length, IGNORED)),
-        positions=torch.from_numpy(positions),
+        ids=torch.as_tensor(ids),
+        labels=torch.as_tensor(_pad([row.labels for row in rows], length, IGNORED)),
+        positions=torch.as_tensor(positions),
         mask=see(segments)[:, None],
-        cells=torch.from_numpy(pads),
+        cells=torch.as_tensor(pads),
         embed=torch.tensor([row.embed for row in rows]),
     )
 

@@ -30,7 +30,7 @@ def score_quickly(tower: Tower, reader: Reader, words: Words, *, clips: int) -> 
         rng, counts = random.Random(SEED), defaultdict[str, tuple[int, int]](lambda: (0, 0))
         for _ in range(clips // BATCH):
             samples = draw_samples(rng, "all", BATCH)
-            with torch.autocast("cpu", torch.bfloat16):
+            with torch.autocast(torch.get_default_device().type, torch.bfloat16):
                 batch = prune_and_encode(random.Random(0), tower, words, samples, regime, uses_reuse=regime == "gate")
                 states = reader.read(batch.prompts, batch.read_rows())
             for kind, is_right in _mark(batch, reader.score(states.last).argmax(-1)):

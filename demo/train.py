@@ -28,6 +28,7 @@ SCORED_CLIPS = 96
 def main() -> None:
     args = parse_arguments()
     torch.set_num_threads(args.threads)
+    torch.set_default_device(args.device)
     plan = Plan(
         clips=args.clips,
         batch=args.batch,
@@ -53,6 +54,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=1.2e-3, help="largest learning rate")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="of torch, for example cuda")
     parser.add_argument("--state", type=Path, help="file to save to and go on from")
     parser.add_argument("--stop-after", type=int, help="stop after this many steps of the whole")
     return parser.parse_args()

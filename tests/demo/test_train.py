@@ -15,6 +15,7 @@ from demo.learner import Learner, Plan
 from demo.net import make_model
 from demo.quick_score import score_quickly
 from demo.stage import LEVELS
+from tests.cuda import need_cuda
 
 STEPS = 8
 
@@ -34,6 +35,20 @@ def test_a_model_from_nothing_learns(straight: tuple[Learner, list[float]]) -> N
     """It begins with the loss of a guess over the vocabulary and falls by far within eight steps."""
     _, losses = straight
     assert losses[0] == pytest.approx(6.56, abs=0.3)
+    assert mean(losses[-3:]) < losses[0] - 0.5
+
+
+@pytest.mark.cuda
+def test_a_model_learns_on_a_card() -> None:
+    """The same steps on CUDA, all of whose tensors lie there."""
+    need_cuda()
+    torch.set_default_device("cuda")
+    try:
+        learner = Learner.begin(plan(), start=None)
+        losses = [learner.take_step().answers for _ in range(STEPS)]
+    finally:
+        torch.set_default_device("cpu")
+    assert {parameter.device.type for parameter in learner.model.parameters()} == {"cuda"}
     assert mean(losses[-3:]) < losses[0] - 0.5
 
 
