@@ -24,7 +24,9 @@ LATE_SHARE, LATEST = 0.35, 14
 """Clips that begin later than at 0 s, so that a time is read off the prompt and not counted, and when at most."""
 CLIPS_FOR_ONE: dict[Level, float] = {"still": 2.0, "motion": 1.5, "simple": 1.0, "all": 1.0, "events": 1.0}
 """Short clips come in larger batches."""
-URGENCY = {"when": 2.5, "disappears": 4.0, "appears": 2.0, "order": 2.5, "passes": 2.5, "becomes": 1.5, "changes": 1.5}
+URGENCY = {
+    "when": 4.0, "disappears": 6.0, "appears": 5.0, "order": 5.0, "passes": 3.0, "becomes": 1.5, "changes": 4.0,
+}  # fmt: skip
 """How much likelier a kind is asked about than the rest: rare kinds and those that are learnt late."""
 
 
@@ -42,10 +44,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """A share of training and its mix of LEVELS."""
+    """A share of training, its mix of LEVELS, and what targets beside the answers weigh: much while the tower learns to
+    see; little later, when they are met and their gradients would drown those of the answers."""
 
     share: float
     mix: tuple[float, float, float, float, float]
+    cells_weight: float = 0.25
+    search_weight: float = 0.15
 
 
 Curriculum = tuple[Stage, ...]
@@ -53,22 +58,25 @@ FROM_NOTHING: Curriculum = (
     Stage(share=0.12, mix=(1.0, 0.0, 0.0, 0.0, 0.0)),
     Stage(share=0.18, mix=(0.35, 0.65, 0.0, 0.0, 0.0)),
     Stage(share=0.25, mix=(0.1, 0.2, 0.7, 0.0, 0.0)),
-    Stage(share=0.45, mix=(0.03, 0.05, 0.12, 0.4, 0.4)),
+    Stage(share=0.45, mix=(0.03, 0.05, 0.12, 0.4, 0.4), cells_weight=0.05, search_weight=0.05),
 )
 """Stills, one motion, the simple mix, everything. Without it a model stays with the language's own statistics."""
-ONWARD: Curriculum = (Stage(share=1.0, mix=(0.01, 0.02, 0.12, 0.45, 0.4)),)
+ONWARD: Curriculum = (Stage(share=1.0, mix=(0.01, 0.02, 0.12, 0.45, 0.4), cells_weight=0.05, search_weight=0.05),)
 """For a model that knows the simple mix."""
 
 
-def draw_level(rng: random.Random, curriculum: Curriculum, progress: float) -> Level:
-    """The level of a step when this share of training is over."""
+def find_stage(curriculum: Curriculum, progress: float) -> Stage:
+    """The stage when this share of training is over."""
     reached = 0.0
-    stage = curriculum[-1]
-    for candidate in curriculum:
-        reached += candidate.share
+    for stage in curriculum:
+        reached += stage.share
         if progress < reached:
-            stage = candidate
-            break
+            return stage
+    return curriculum[-1]
+
+
+def draw_level(rng: random.Random, stage: Stage) -> Level:
+    """The level of a step."""
     return rng.choices(LEVELS, weights=stage.mix)[0]
 
 

@@ -13,12 +13,11 @@ import torch
 from tokenizers import Tokenizer
 
 from demo.batches import prepare_batch
-from demo.draws import Curriculum, draw_level, draw_samples
+from demo.draws import Curriculum, draw_level, draw_samples, find_stage
 from demo.losses import CellHeads, answer_loss, cell_loss, search_loss
 from demo.net import Reader, Tower, load_model, make_model, teach_words
 from demo.tokens import Words, extend_tokenizer, train_tokenizer
 
-CELLS_WEIGHT, SEARCH_WEIGHT = 0.25, 0.15
 WARMUP_STEPS = 50
 DECAY_SHARE = 0.7
 LAST_RATE = 0.02
@@ -87,8 +86,8 @@ class Learner:
         """Draw, read, learn."""
         began = time.process_time()
         rng = random.Random(f"{self.plan.seed}/{self.step}")
-        level = draw_level(rng, self.plan.curriculum, self.progress)
-        samples = draw_samples(rng, level, self.plan.batch)
+        stage = find_stage(self.plan.curriculum, self.progress)
+        samples = draw_samples(rng, draw_level(rng, stage), self.plan.batch)
         drawn = time.process_time()
         self._set_rate()
         with torch.autocast(self.device.type, torch.bfloat16):
@@ -99,7 +98,7 @@ class Learner:
             if self.step % 2 == 0:
                 search = search_loss(rng, self.reader, self.words, samples, states.last, batch.prompts)
         cells = cell_loss(self.heads, batch, states.cells)
-        loss = answers + CELLS_WEIGHT * cells + (SEARCH_WEIGHT * search if search is not None else 0.0)
+        loss = answers + stage.cells_weight * cells + (stage.search_weight * search if search is not None else 0.0)
         self._learn(loss)
         self.step, self.clips = self.step + 1, self.clips + len(samples)
         return StepReport(

@@ -9,7 +9,7 @@ from statistics import mean
 import pytest
 import torch
 
-from demo.draws import FROM_NOTHING, ONWARD, draw_level
+from demo.draws import FROM_NOTHING, ONWARD, draw_level, find_stage
 from demo.export import export_model
 from demo.learner import Learner, Plan
 from demo.net import make_model
@@ -72,13 +72,13 @@ def test_a_broken_run_ends_with_the_same_weights(straight: tuple[Learner, list[f
 def test_the_curriculum_rises() -> None:
     """From nothing training begins with stills alone; the mix of everything comes last."""
     rng = random.Random(0)
-    assert {draw_level(rng, FROM_NOTHING, 0.05) for _ in range(50)} == {"still"}
-    assert "all" not in {draw_level(rng, FROM_NOTHING, 0.5) for _ in range(200)}
+    assert {draw_level(rng, find_stage(FROM_NOTHING, 0.05)) for _ in range(50)} == {"still"}
+    assert "all" not in {draw_level(rng, find_stage(FROM_NOTHING, 0.5)) for _ in range(200)}
     for curriculum in (FROM_NOTHING, ONWARD):
         last = curriculum[-1].mix
         assert last[LEVELS.index("all")] == max(last)
         assert sum(stage.share for stage in curriculum) == pytest.approx(1)
-        assert [draw_level(rng, curriculum, 1.0) for _ in range(200)].count("all") > 60
+        assert [draw_level(rng, find_stage(curriculum, 1.0)) for _ in range(200)].count("all") > 60
 
 
 def test_what_was_trained_is_scored_and_exported(straight: tuple[Learner, list[float]], tmp_path: Path) -> None:
