@@ -11,7 +11,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from demo.draws import LENGTHS, SIZES
+from demo.draws import SIZES
 from demo.mp4 import encode_mp4
 from demo.questions import Question, ask_all, ask_description
 from demo.render import Filming, draw_filming, render_scene
@@ -19,7 +19,7 @@ from demo.scenes import Scene
 from demo.stage import Level, make_scene
 
 SEED = 20_261_130
-LONGER = 24
+LENGTHS, LONGER = (8, 8, 10, 12, 16, 20), 24
 CRF = 23
 QUESTIONS = 7
 
