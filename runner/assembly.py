@@ -23,11 +23,11 @@ from runner.evs_options import check_serving
 from runner.families.embedding import embedding_policy
 from runner.graph_policy import choose_graphs
 from runner.ingest import Ingest
+from runner.linear_forms import best_forms
 from runner.loader import LoadedModel, OnProgress, load_model
 from runner.media_cache import MediaCache
 from runner.messages import EngineInfo
 from runner.model_runner import ModelRunner
-from runner.packed_linear import packing_pays
 from runner.pages import PagePool
 from runner.scheduler import Scheduler
 from runner.speculation import NgramProposer, Proposer, Speculation
@@ -122,8 +122,8 @@ def _speculation(config: EngineConfig, draft: LoadedDraft | None, num_pages: int
 
 def _threads(config: EngineConfig, loaded: LoadedModel) -> ComputeThreads | None:
     """Adjusted where the user has not set their number and results do not depend on it."""
-    is_packed = loaded.device.type == "cpu" and loaded.dtype == torch.bfloat16 and packing_pays()
-    return ComputeThreads(count_cores()) if config.threads is None and is_packed else None
+    is_arranged = loaded.device.type == "cpu" and loaded.dtype == torch.bfloat16 and best_forms().are_arranged
+    return ComputeThreads(count_cores()) if config.threads is None and is_arranged else None
 
 
 def _backend(config: EngineConfig, layout: KVLayout) -> tuple[AttentionBackend, str]:

@@ -14,8 +14,8 @@ from runner.config import EngineConfig
 from runner.draft_model import LanguageModel
 from runner.errors import EngineStartError
 from runner.families.text_only import SERVED, TextOnly
+from runner.linear_forms import arrange_linears
 from runner.loader import LoadedModel, OnProgress, find_checkpoint, load_model, read_config
-from runner.packed_linear import pack_linears
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,5 +66,5 @@ def _load(config: EngineConfig, name: str, target: LoadedModel, on_progress: OnP
     except (OSError, ValueError) as error:
         raise EngineStartError(f"the checkpoint {folder.name} cannot be loaded: {error}") from error
     draft = TextOnly(model.to(target.device).eval())
-    pack_linears(model)
+    arrange_linears(model)
     return LoadedDraft(name=name, model=draft, dtype=target.dtype, device=target.device)

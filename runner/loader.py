@@ -18,7 +18,7 @@ from runner.config import EngineConfig
 from runner.errors import EngineStartError
 from runner.families.base import Family
 from runner.families.registry import ADAPTERS, choose_adapter, import_adapter
-from runner.packed_linear import pack_linears
+from runner.linear_forms import arrange_linears
 from runner.tokenizer import PromptTokenizer
 
 OnProgress = Callable[[str, int, int], None]
@@ -46,7 +46,7 @@ def load_model(config: EngineConfig, on_progress: OnProgress) -> LoadedModel:
     model, processor = _load(folder, device, dtype, on_progress)
     parameters = sum(p.numel() for p in model.parameters())
     family = adapter(model, processor)
-    pack_linears(model)
+    arrange_linears(model)
     return LoadedModel(
         family=family,
         tokenizer=PromptTokenizer(processor.tokenizer),

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from runner.packed_linear import probe_packing
+from runner.linear_forms import Form, choose_forms, probe_forms
 
 SIDE = 1024  # of the square matrices whose product is timed
 READ_BYTES = 256 << 20
@@ -46,21 +46,25 @@ def _quota(file: Path) -> int:
 
 
 def measure_speed() -> dict[str, str]:
-    """For people: what is measured with one thread and with one for each core, and whether packing weights pays."""
+    """For people: what is measured with one thread and with one for each core, and which form of products pays."""
     before = torch.get_num_threads()
     try:
         rows = {f"speed, {count} threads": _describe(count) for count in sorted({1, count_cores()})}
         torch.set_num_threads(count_cores())
-        return {**rows, "packed weights": describe_packing(probe_packing())}
+        return {**rows, "products of weights": describe_forms(probe_forms())}
     finally:
         torch.set_num_threads(before)
 
 
-def describe_packing(ratios: dict[int, float]) -> str:
-    """{1: 0.5} reads "2.00 times as fast at 1 rows"."""
-    if not ratios:
-        return "torch has none here"
-    return ", ".join(f"{1 / ratio:.2f} times as fast at {rows} rows" for rows, ratio in ratios.items())
+def describe_forms(ratios: dict[Form, dict[int, float]]) -> str:
+    """{"packed": {1: 0.5, 512: 1.0}} reads "packed: 2.00, 1.00 times as fast as plain ones at 1, 512 rows; used:
+    packed, for the head packed"."""
+    told = []
+    for form, by_rows in ratios.items():
+        speeds, rows = [f"{1 / ratio:.2f}" for ratio in by_rows.values()], [str(count) for count in by_rows]
+        told.append(f"{form}: {', '.join(speeds)} times as fast as plain ones at {', '.join(rows)} rows")
+    used = choose_forms(ratios)
+    return "; ".join([*told, f"used: {used.layers}, for the head {used.head}"])
 
 
 @torch.inference_mode()

@@ -3,7 +3,7 @@
 Two threads on one core wait for each other at every operator: where another program takes one core of two, a step with
 two threads takes four times as long as one with one (measured, decoding half a billion weights: 120 and 480 ms; alone
 on the machine two threads take 85 ms). Results must not depend on the count, and do not where few rows are multiplied
-by packed weights; all other steps run on all threads.
+by arranged weights; all other steps run on all threads.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _WORK = (0, 1, 2, 5, 6, 7)  # user, nice, system, irq, softirq, steal
 
 class ComputeThreads:
     """Sets this thread's count for torch between steps. `most`: when nobody else needs a core. For models whose
-    weights are packed (runner/packed_linear.py)."""
+    weights are arranged (runner/linear_forms.py)."""
 
     def __init__(self, most: int) -> None:
         self.count = self._most = self._free = most

@@ -16,7 +16,7 @@ from torch import nn
 from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import VisualRows
-from runner.families.fused import RmsNorm, gate, is_silu
+from runner.families.fused import RmsNorm, gated_mlp, is_silu
 
 
 class Decoder:
@@ -96,8 +96,7 @@ class _Layer:
         if wanted is not None:
             attended, hidden = attended[wanted], hidden[wanted]
         hidden = self.out(attended).add_(hidden)
-        out: torch.Tensor = self.down(gate(self.gate, self.up, self.middle.forward(hidden))).add_(hidden)
-        return out
+        return gated_mlp(self.gate, self.up, self.down, self.middle.forward(hidden)).add_(hidden)
 
 
 def rotate(x: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

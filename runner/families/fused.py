@@ -9,10 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from runner.column_linear import ColumnLinear, multiplies_columns
 from runner.packed_linear import PackedLinear
 
-# From this many rows on, a norm costs memory traffic and not calls.
-MANY_ROWS = 32
+# Up to this many rows a norm costs calls, and from so many on memory traffic.
+FEW_ROWS, MANY_ROWS = 8, 32
 
 
 class RmsNorm(nn.Module):
@@ -34,14 +35,22 @@ class GatedMlp(nn.Module):
         self.gate_proj, self.up_proj, self.down_proj = mlp.gate_proj, mlp.up_proj, mlp.down_proj
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.down_proj(gate(self.gate_proj, self.up_proj, x))
-        return out
+        return gated_mlp(self.gate_proj, self.up_proj, self.down_proj, x)
 
 
-def gate(gate_proj: nn.Module, up_proj: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """silu(gate_proj(x)) * up_proj(x)."""
-    opened = gate_proj.silu(x) if isinstance(gate_proj, PackedLinear) else F.silu(gate_proj(x), inplace=True)
-    return opened.mul_(up_proj(x))
+def gated_mlp(gate: nn.Module, up: nn.Module, down: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """down(silu(gate(x)) * up(x)); few rows go through all three as columns."""
+    if multiplies_columns(gate, up, down, rows=len(x)):
+        return _mlp_of_columns(gate, up, down, x.t()).t().contiguous()
+    opened = gate.silu(x) if isinstance(gate, PackedLinear | ColumnLinear) else F.silu(gate(x), inplace=True)
+    out: torch.Tensor = down(opened.mul_(up(x)))
+    return out
+
+
+def _mlp_of_columns(gate: Any, up: Any, down: Any, x: torch.Tensor) -> torch.Tensor:
+    """x (D, n) -> (D, n)."""
+    out: torch.Tensor = down.columns(F.silu(gate.columns(x), inplace=True).mul_(up.columns(x)))
+    return out
 
 
 def fuse_blocks(tower: Any) -> None:
@@ -65,9 +74,12 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Over the last axis.
 
     Many rows on a CPU are normalised as the channels of a batch norm of no mean and known variance: torch has that in
-    one pass over memory, and an RMS norm in five.
+    one pass over memory, and an RMS norm in five. Few rows are normalised beside themselves with the sign turned, which
+    have no mean and the same mean square: layer norm is one call, RMS norm nine.
     """
     size = x.shape[-1]
+    if x.device.type == "cpu" and x.ndim == 2 and len(x) <= FEW_ROWS:
+        return F.layer_norm(torch.cat((x, -x), dim=-1), (2 * size,), None, None, eps)[:, :size] * weight
     if x.device.type != "cpu" or x.ndim > 2 or len(x) < MANY_ROWS:
         return F.rms_norm(x, (size,), weight, eps)
     variance = torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32).square_().div_(size)

@@ -53,5 +53,6 @@ def test_the_table_and_the_threads_left_as_they_were(monkeypatch: pytest.MonkeyP
 
 
 def test_packing_in_words() -> None:
-    assert speed.describe_packing({1: 0.5, 512: 1.0}) == "2.00 times as fast at 1 rows, 1.00 times as fast at 512 rows"
-    assert speed.describe_packing({}) == "torch has none here"
+    told = speed.describe_forms({"packed": {1: 0.5, 512: 1.0}})
+    assert told == "packed: 2.00, 1.00 times as fast as plain ones at 1, 512 rows; used: packed, for the head packed"
+    assert speed.describe_forms({}) == "used: plain, for the head plain"

@@ -15,11 +15,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from runner import threads
-from runner.packed_linear import PackedLinear, packing_pays, probe_packing
+from runner.linear_forms import FORMS, Form, best_forms, probe_forms
 from runner.threads import FEW_ROWS, ComputeThreads, choose_threads
 from tests.harness import local_engine, rebuilt
 from tests.oracle import as_message
 
+SIZES = ((896, 1152), (4864, 896))  # (inputs, outputs)
 # Bounded, so that nobody starves for longer wherever this runs.
 BUSY = """
 import time
@@ -64,7 +65,7 @@ def test_where_the_system_does_not_tell_all_threads_compute(monkeypatch: pytest.
     assert compute.count == 7
 
 
-@pytest.mark.skipif(not packing_pays(), reason="packed products do not pay on this CPU")
+@pytest.mark.skipif(not best_forms().are_arranged, reason="plain products are fastest on this CPU")
 def test_the_engine_adjusts_its_threads_where_the_user_has_not(checkpoint: Callable[[str], Path]) -> None:
     """Set by the user, or where results would depend on them, they stay; else each step asks."""
     folder = checkpoint("qwen2_5_vl")
@@ -91,14 +92,14 @@ class _FarAway(threads._Sample):
         self.at_s += 1e6
 
 
-@pytest.mark.skipif(not probe_packing(), reason="torch has no packed products on this CPU")
 @torch.inference_mode()
 @pytest.mark.parametrize("rows", [1, 4, FEW_ROWS])
-def test_results_do_not_depend_on_the_count(rows: int) -> None:
-    """Packed products and attention: bit for bit."""
+@pytest.mark.parametrize("form", list(probe_forms()))
+def test_results_do_not_depend_on_the_count(form: Form, rows: int) -> None:
+    """Arranged products and attention: bit for bit."""
     generator = torch.Generator().manual_seed(0)
-    linears = [PackedLinear(nn.Linear(*size, dtype=torch.bfloat16)) for size in ((896, 1152), (4864, 896))]
-    inputs = [torch.randn(rows, linear.in_features, generator=generator).bfloat16() for linear in linears]
+    linears = [FORMS[form](nn.Linear(*size, dtype=torch.bfloat16)) for size in SIZES]
+    inputs = [torch.randn(rows, size[0], generator=generator).bfloat16() for size in SIZES]
     q = torch.randn(1, 4, rows, 64, generator=generator).bfloat16()
     k, v = torch.randn(2, 1, 4, 900, 64, generator=generator).bfloat16()
     before, results = torch.get_num_threads(), []

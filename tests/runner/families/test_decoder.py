@@ -12,18 +12,20 @@ from torch import nn
 from transformers import Qwen2Config, Qwen2Model
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
-from runner import packed_linear
+from runner import linear_forms
 from runner.errors import EngineStartError
 from runner.families.decoder import Decoder, rotate
-from runner.families.fused import MANY_ROWS, GatedMlp, fuse_blocks, rms_norm
-from runner.packed_linear import PackedLinear, probe_packing
+from runner.families.fused import FEW_ROWS, MANY_ROWS, GatedMlp, fuse_blocks, rms_norm
+from runner.linear_forms import FORMS, Form, Forms, probe_forms
 from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl, make_qwen2_vl
 from tests.harness import local_engine
 from tests.oracle import answer, as_message, noise_clip, worst_error
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(1, 24), (MANY_ROWS, 24), (100, 24), (5, 3, 8), (100, 3, 8)])
+@pytest.mark.parametrize(
+    "shape", [(1, 24), (FEW_ROWS, 24), (FEW_ROWS + 1, 24), (MANY_ROWS, 24), (100, 24), (5, 3, 8), (100, 3, 8)]
+)
 def test_rms_norm(shape: tuple[int, ...], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
     x = (torch.randn(shape) * torch.logspace(-2, 2, shape[0]).view(-1, *[1] * (len(shape) - 1))).to(dtype)
@@ -78,16 +80,18 @@ def test_a_towers_blocks_give_the_same() -> None:
         torch.testing.assert_close((block.norm1(x), block.mlp(x)), expected)
 
 
-@pytest.mark.skipif(not probe_packing(), reason="torch has no packed products on this CPU")
+@pytest.mark.parametrize("form", list(probe_forms()))
 @pytest.mark.parametrize("name", ["qwen2_5_vl", "qwen3_vl", "smolvlm"])
-def test_packed_bfloat16_stays_near_float32(name: str, checkpoint: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arranged_bfloat16_stays_near_float32(
+    name: str, form: Form, checkpoint: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Random weights make rounding matter more than trained ones do; a wrong weight would be off by the spread."""
-    monkeypatch.setattr(packed_linear, "packing_pays", lambda: True)
+    monkeypatch.setattr(linear_forms, "best_forms", lambda: Forms(layers=form, head=form))
     folder: Path = checkpoint(name)
     turn = [noise_clip(1, num_frames=6, size=(90, 130)), "What moves?"]
     with local_engine(folder, dtype="bfloat16", max_num_batched_tokens=40) as local:
         modules: list[nn.Module] = list(local.assembled.admission.family._model.modules())
-        assert any(isinstance(module, PackedLinear) for module in modules)
+        assert any(isinstance(module, FORMS[form]) for module in modules)
         assert not any(isinstance(module, nn.Linear) for module in modules)
         ours = local.answer([as_message(turn)], sampling=local.everything(1))
     assert worst_error(ours.logprobs, answer(folder, turn, 1).logits) < 0.25
