@@ -23,7 +23,7 @@ from runner.packed_linear import PackedLinear
 
 Form = Literal["plain", "packed", "columns"]
 FORMS: dict[Form, type[PackedLinear] | type[ColumnLinear]] = {"packed": PackedLinear, "columns": ColumnLinear}
-HEAD_MUST_GAIN = 1.25
+LAYERS_MUST_GAIN, HEAD_MUST_GAIN = 1.0, 1.25  # by packing
 # The probe: rows of a product and how often it runs, for decode, small batches and prefill; about as long each. Weights
 # take turns, for those of a model do not stay in a cache.
 PROBES = ((1, 8), (4, 8), (16, 8), (512, 1))
@@ -96,7 +96,7 @@ def choose_forms(ratios: dict[Form, dict[int, float]]) -> Forms:
     meets 512 rows, columns. With columns 0.80 at 1 row the head is packed, too.
     """
     few = {form: {rows: r for rows, r in found.items() if rows <= FEW_ROWS} for form, found in ratios.items()}
-    return Forms(layers=_fastest(ratios, 1.0), head=_fastest(few, HEAD_MUST_GAIN))
+    return Forms(layers=_fastest(ratios, LAYERS_MUST_GAIN), head=_fastest(few, HEAD_MUST_GAIN))
 
 
 def _fastest(ratios: dict[Form, dict[int, float]], packed_must_gain: float) -> Form:
