@@ -22,12 +22,14 @@ import random
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 from PIL import Image
 
 from bench.checkpoint import fresh_clips
@@ -41,6 +43,7 @@ PROBE_S = 10.0
 HANG_UPS, DAMAGED, UNSEEN = 0.05, 0.05, 0.5  # shares of requests
 MEMORY_SLACK, MEMORY_SLACK_BYTES = 1.05, 32 << 20
 THROUGHPUT = 0.95
+YARDSTICK_BYTES = 64 << 20
 METHODS: tuple[dict[str, Any], ...] = (
     {"method": "none"},
     {"method": "gate"},
@@ -51,25 +54,35 @@ METHODS: tuple[dict[str, Any], ...] = (
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What came back. tokens: (second since the start, tokens) of each answer. memory: (second, bytes)."""
+    """What came back. tokens: (second since the start, tokens) of each answer. memory: (second, bytes). host: (second,
+    processor seconds that the same work took)."""
 
     statuses: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     tokens: list[tuple[float, int]] = field(default_factory=list)
     memory: list[tuple[float, int]] = field(default_factory=list)
+    host: list[tuple[float, float]] = field(default_factory=list)
 
     def tokens_between(self, start_s: float, stop_s: float) -> int:
         return sum(count for second, count in self.tokens if start_s <= second < stop_s)
 
     def memory_between(self, start_s: float, stop_s: float) -> float:
         """The mean; 0 when none was measured."""
-        sizes = [size for second, size in self.memory if start_s <= second < stop_s]
-        return sum(sizes) / max(1, len(sizes))
+        return _mean(self.memory, start_s, stop_s)
+
+    def host_between(self, start_s: float, stop_s: float) -> float:
+        return _mean(self.host, start_s, stop_s)
+
+
+def _mean(samples: Sequence[tuple[float, float]], start_s: float, stop_s: float) -> float:
+    found = [value for second, value in samples if start_s <= second < stop_s]
+    return sum(found) / max(1, len(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """window_s: of what is compared, the second one from the start and the last. memory_bytes: of each window."""
+    """window_s: of what is compared, the second one from the start and the last. memory_bytes, tokens, host_ms: of each
+    window; the last is the processor time of the same work again and again, by which one sees the host slow down."""
 
     seconds: float
     capacity_rps: float
@@ -81,6 +94,8 @@ class Verdict:
     second_memory_bytes: int
     last_memory_bytes: int
     memory_bytes: tuple[int, ...]
+    tokens: tuple[int, ...]
+    host_ms: tuple[float, ...]
     pages_missing: int
     left_running: int
 
@@ -182,10 +197,19 @@ async def arrive(client: httpx.AsyncClient, load: Load, tally: Tally, *, rate: f
 
 async def _watch_memory(tally: Tally, started: float) -> None:
     """Of the processes that are there when nothing runs; children that decode come and go."""
+    yardstick = np.ones(YARDSTICK_BYTES // 4, np.float32)
     lasting = [process.pid for process in tree_of(os.getpid(), read_processes())[1:]]
     while True:
         tally.memory.append((time.monotonic() - started, sum(map(_resident_bytes, lasting))))
+        tally.host.append((time.monotonic() - started, _work_s(yardstick)))
         await asyncio.sleep(2.0)
+
+
+def _work_s(data: np.ndarray) -> float:
+    """Processor seconds of reading it once."""
+    started = time.thread_time()
+    data.sum()
+    return time.thread_time() - started
 
 
 def _resident_bytes(pid: int) -> int:
@@ -213,14 +237,15 @@ async def soak(url: str, clips: list[bytes], *, seconds: float, times: float) ->
                 break
             await asyncio.sleep(0.1)
     second, last = (window_s, 2 * window_s), (seconds - window_s, seconds)
+    windows = [(at * window_s, (at + 1) * window_s) for at in range(round(seconds / window_s))]
     return Verdict(
         seconds=seconds, capacity_rps=round(capacity, 2), statuses=dict(tally.statuses),
         failures=tuple(tally.failures[:20]), window_s=window_s,
         second_tokens=tally.tokens_between(*second), last_tokens=tally.tokens_between(*last),
         second_memory_bytes=int(tally.memory_between(*second)), last_memory_bytes=int(tally.memory_between(*last)),
-        memory_bytes=tuple(
-            int(tally.memory_between(at * window_s, (at + 1) * window_s)) for at in range(round(seconds / window_s))
-        ),
+        memory_bytes=tuple(int(tally.memory_between(*window)) for window in windows),
+        tokens=tuple(tally.tokens_between(*window) for window in windows),
+        host_ms=tuple(round(1000 * tally.host_between(*window), 2) for window in windows),
         pages_missing=int(missing), left_running=int(left),
     )  # fmt: skip
 

@@ -145,7 +145,8 @@ def verdict(**values: object) -> Verdict:
     good: dict[str, object] = {
         "seconds": 600.0, "capacity_rps": 5.0, "statuses": {"200": 9, "429": 9}, "failures": (), "window_s": 60.0,
         "second_tokens": 1000, "last_tokens": 950, "second_memory_bytes": 1 << 30, "last_memory_bytes": 1 << 30,
-        "memory_bytes": (1 << 30,) * 10, "pages_missing": 0, "left_running": 0,
+        "memory_bytes": (1 << 30,) * 10, "tokens": (1000,) * 10, "host_ms": (5.0,) * 10,
+        "pages_missing": 0, "left_running": 0,
     }  # fmt: skip
     return Verdict(**{**good, **values})  # type: ignore[arg-type]
 
