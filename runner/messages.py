@@ -24,6 +24,7 @@ from runner.stream_messages import (
 )
 
 FinishReason = Literal["stop", "length", "abort", "error"]
+OverlayForm = Literal["sheet", "animation"]
 ErrorKind = Literal[
     "invalid",  # the request can never work as written
     "not_found",  # no such model or file
@@ -59,9 +60,6 @@ class Render(Message, frozen=True, kw_only=True):
     chat: tuple[ChatMessage, ...]
     evs: EvsOptions = EvsOptions()
     include_frames: bool = False
-
-
-OverlayForm = Literal["sheet", "animation"]
 
 
 class Overlay(Message, frozen=True, kw_only=True):
@@ -283,7 +281,6 @@ FromEngine = (
 
 
 # ------------------------------------------------------------------------------------------------------- wire form
-
 MAX_MESSAGE_BYTES = 1 << 31
 Length = Annotated[int, msgspec.Meta(ge=0, lt=MAX_MESSAGE_BYTES)]
 _encoder = msgspec.msgpack.Encoder()
