@@ -1,12 +1,14 @@
 """This engine beside others on the same checkpoint, clips and questions: all up at once, asked in turn.
 
-    python -m bench.compare FOLDER [--evs none --evs gate] [--server NAME=URL ...] [--repeats N]
+    python -m bench.compare FOLDER [--evs none --evs gate] [--openvino PYTHON] [--vllm PYTHON] [--llama PROGRAM]
+                                   [--server NAME=URL ...] [--repeats N]
 
-transformers always runs, vLLM where `vllm` is installed; other servers that speak the OpenAI protocol and take
-`video_url` are measured at their address. First each engine runs alone, for its start and its memory. Then all are up,
-and each round asks every one of them, in changing order, one question and four at once: a machine's speed drifts (a
-virtual one's by a factor of two within minutes), and what is asked in the same minute compares. Ratios are medians over
-rounds. Prints a table and one JSON line, and keeps the line under bench/results/. Owns the order and the ratios.
+transformers always runs, others where a flag says that they are (bench/peers.py); other servers that speak the OpenAI
+protocol and take `video_url` are measured at their address. First each engine runs alone, for its start and its memory.
+Then all are up, and each round asks every one of them, in changing order, one question and four at once: a machine's
+speed drifts (a virtual one's by a factor of two within minutes), and what is asked in the same minute compares. Ratios
+are medians over rounds. Prints a table and one JSON line, and keeps the line under bench/results/. Owns the order and
+the ratios.
 """
 
 from __future__ import annotations
@@ -14,12 +16,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -27,16 +26,14 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.checkpoint import FRAMES
 from bench.client import Timing
 from bench.machine import QUIET_CORES, Watch, describe_machine, wait_until_quiet
-from bench.serve import READY, TOGETHER, Figures, evs_command, summarise
-from bench.sessions import WARM_TOKENS, Session, ask_fresh, run_transformers, serve, visit
+from bench.peers import Opener, add_flags, find_engines
+from bench.serve import TOGETHER, Figures, summarise
+from bench.sessions import WARM_TOKENS, ask_fresh
 
 RESULTS = Path(__file__).with_name("results")
-VLLM_PORT = 8917
-VLLM_READY = re.compile(rf"(http://\S+:{VLLM_PORT})[\s\S]*Application startup complete")
-Opener = Callable[[], AbstractContextManager[Session]]
+ALONE_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,40 +44,13 @@ class Round:
     together: tuple[Timing, ...]
 
 
-def find_engines(options: argparse.Namespace) -> dict[str, Opener]:
-    """What can be measured here; this engine comes first and transformers next."""
-    found: dict[str, Opener] = {}
-    for evs in options.evs or ["none"]:
-        found[f"evs ({evs})"] = partial(serve, evs_command(options.folder, evs), READY)
-    found["transformers"] = partial(run_transformers, options.folder)
-    if shutil.which("vllm"):
-        found["vllm"] = partial(serve, vllm_command(options.folder), VLLM_READY)
-    for server in options.server:
-        name, url = server.split("=", 1)
-        found[name] = partial(visit, url)
-    return found
-
-
-def vllm_command(folder: Path) -> list[str]:
-    media = json.dumps({"video": {"num_frames": FRAMES}})
-    return [
-        "vllm", "serve", str(folder / "model"), "--host", "127.0.0.1", "--port", str(VLLM_PORT), "--dtype", "bfloat16",
-        "--max-model-len", "4096", "--media-io-kwargs", media,
-    ]  # fmt: skip
-
-
-def run_alone(name: str, opener: Opener, seeds: Iterator[int], max_tokens: int) -> Figures:
-    """Start, four questions at once, end: for the start and the memory."""
+def run_alone(opener: Opener, seeds: Iterator[int]) -> tuple[float | None, int | None]:
+    """Start, four questions at once, end: seconds of the start and bytes of memory, where we started it."""
     with Watch() as watch, opener() as session:
         ask_fresh(session, seeds, 1, WARM_TOKENS)
-        once = Round(
-            alone=ask_fresh(session, seeds, 1, max_tokens)[0],
-            together=ask_fresh(session, seeds, TOGETHER, max_tokens),
-        )
+        ask_fresh(session, seeds, TOGETHER, ALONE_TOKENS)
         start_s = session.start_s
-    figures = summarise(name, [once.alone], [once.together])
-    memory = watch.peak_memory_bytes if start_s is not None else None
-    return replace(figures, start_s=start_s, peak_memory_bytes=memory, others=watch.others)
+    return start_s, watch.peak_memory_bytes if start_s is not None else None
 
 
 def run_rounds(
@@ -103,6 +73,13 @@ def run_rounds(
     return rounds, watch.others
 
 
+def check_lengths(name: str, rounds: list[Round], max_tokens: int) -> None:
+    """An answer that ended early, or ran on, is other work."""
+    lengths = {timing.completion_tokens for each in rounds for timing in (each.alone, *each.together)}
+    if lengths != {max_tokens}:
+        raise RuntimeError(f"{name} wrote answers of {sorted(lengths)} tokens, {max_tokens} were asked for")
+
+
 def ratios(ours: Figures, other: Figures) -> dict[str, float]:
     """How much better we are: first token in shares of the other's time (small is good), speeds as factors."""
     return {
@@ -122,11 +99,14 @@ def paired_ratios(ours: list[Round], other: list[Round]) -> dict[str, float]:
 
 
 def show(measured: list[Figures], paired: dict[str, dict[str, float]]) -> None:
-    table = Table("engine", "first token s", "decode tok/s", "4 at once tok/s", "step 4 / 1", "RSS GB", "start s")
+    table = Table(
+        "engine", "prompt", "first token s", "decode tok/s", "4 at once tok/s", "step 4 / 1", "RSS GB", "start s"
+    )
     for figures in measured:
         step, against = figures.together_per_token_s, paired[figures.engine]
         table.add_row(
             figures.engine,
+            str(figures.prompt_tokens),
             f"{figures.first_token_s:.2f} (x{against['first_token']:.2f})",
             f"{1 / figures.per_token_s:.1f} (x{against['decode']:.2f})",
             f"{figures.together_tokens_per_s:.1f} (x{against['together']:.2f})",
@@ -141,23 +121,21 @@ def show(measured: list[Figures], paired: dict[str, dict[str, float]]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("folder", type=Path, help="what bench/checkpoint.py made")
-    parser.add_argument("--evs", action="append", help="a method of this engine; may be repeated")
-    parser.add_argument("--server", action="append", default=[], metavar="NAME=URL")
+    add_flags(parser)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--max-tokens", type=int, default=64)
     parser.add_argument("--wait-s", type=float, default=600.0, help="for a quiet machine")
     options = parser.parse_args()
     openers, seeds = find_engines(options), itertools.count()
     wait_until_quiet(options.wait_s)
-    alone = [run_alone(name, opener, seeds, options.max_tokens) for name, opener in openers.items()]
+    alone = {name: run_alone(opener, seeds) for name, opener in openers.items()}
     rounds, others = run_rounds(openers, seeds, repeats=options.repeats, max_tokens=options.max_tokens)
     measured = []
-    for first in alone:
-        found = rounds[first.engine]
-        figures = summarise(first.engine, [each.alone for each in found], [each.together for each in found])
-        measured.append(
-            replace(figures, start_s=first.start_s, peak_memory_bytes=first.peak_memory_bytes, others=others)
-        )
+    for name, found in rounds.items():
+        check_lengths(name, found, options.max_tokens)
+        figures = summarise(name, [each.alone for each in found], [each.together for each in found])
+        start_s, memory = alone[name]
+        measured.append(replace(figures, start_s=start_s, peak_memory_bytes=memory, others=others))
     paired = {name: paired_ratios(rounds[measured[0].engine], found) for name, found in rounds.items()}
     show(measured, paired)
     print(f"others used {others:.2f} cores" + ("; these figures are disturbed" if others > QUIET_CORES else ""))

@@ -1,21 +1,19 @@
-"""Engines that run side by side and are asked in turn: servers over HTTP, transformers over a pipe. Owns starting and
-asking them; what is asked, and what it means, is for others."""
+"""Engines that run side by side and are asked in turn over HTTP (those without a server: bench/pipe.py). Owns starting
+and asking them; what is asked, and what it means, is for others."""
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import re
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import httpx
 
@@ -88,38 +86,6 @@ def serve(command: Sequence[str], ready: re.Pattern[str]) -> Iterator[Session]:
 @contextmanager
 def visit(url: str) -> Iterator[Session]:
     yield ServerSession(url=url, start_s=None)
-
-
-class TransformersSession:
-    """`bench.transformers_peer` in a process of its own: a line of JSON in, a line out."""
-
-    def __init__(self, process: subprocess.Popen[str], start_s: float) -> None:
-        assert process.stdin is not None and process.stdout is not None
-        self._asks: IO[str] = process.stdin
-        self._answers: IO[str] = process.stdout
-        self.start_s: float | None = start_s
-
-    def ask(self, clips: Sequence[Path], max_tokens: int) -> list[Timing]:
-        self._asks.write(json.dumps({"clips": [str(clip) for clip in clips], "max_tokens": max_tokens}) + "\n")
-        self._asks.flush()
-        return [
-            Timing(**{**told, "pieces_s": tuple(told["pieces_s"])}) for told in json.loads(self._answers.readline())
-        ]
-
-
-@contextmanager
-def run_transformers(folder: Path) -> Iterator[Session]:
-    command = [sys.executable, "-m", "bench.transformers_peer", str(folder)]
-    started = time.monotonic()
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        if process.stdout.readline().strip() != "ready":
-            raise RuntimeError("transformers did not start")
-        yield TransformersSession(process, time.monotonic() - started)
-    finally:
-        process.terminate()
-        process.wait(60)
 
 
 def ask_fresh(session: Session, seeds: Iterator[int], count: int, max_tokens: int) -> tuple[Timing, ...]:

@@ -1,5 +1,4 @@
-"""transformers' own `generate` in a process of its own: prints "ready", then answers each line of JSON
-({"clips": [paths], "max_tokens": N}: one static batch) with a line of JSON, a Timing for each clip.
+"""transformers' own `generate`, asked over a pipe (bench/pipe.py); the clips of one question are one static batch.
 
     python -m bench.transformers_peer FOLDER
 
@@ -9,22 +8,19 @@ A first token is timed from the clip's bytes on, as a server's is: decoding and 
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-import av
-import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor, StoppingCriteria
 from transformers.video_utils import VideoMetadata
 
 from bench.checkpoint import FPS, QUESTION
 from bench.client import Timing
+from bench.pipe import answer_lines, read_frames
 
 
 class Clock(StoppingCriteria):
@@ -36,11 +32,6 @@ class Clock(StoppingCriteria):
     def __call__(self, input_ids: torch.Tensor, _scores: Any, **_: Any) -> torch.Tensor:
         self.times_s.append(time.perf_counter())
         return torch.zeros(len(input_ids), dtype=torch.bool)
-
-
-def read_frames(clip: Path) -> np.ndarray:
-    with av.open(str(clip)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 def prepare(processor: Any, clips: Sequence[Path]) -> dict[str, Any]:
@@ -61,14 +52,19 @@ def prepare(processor: Any, clips: Sequence[Path]) -> dict[str, Any]:
 
 
 @torch.inference_mode()
-def answer(model: Any, processor: Any, clips: Sequence[Path], max_tokens: int) -> tuple[float, list[float], int]:
-    """(when asked, when each token came, tokens in one prompt)."""
+def answer(model: Any, processor: Any, clips: Sequence[Path], max_tokens: int) -> list[Timing]:
     asked, clock = time.perf_counter(), Clock()
     inputs = prepare(processor, clips)
     model.generate(
         **inputs, max_new_tokens=max_tokens, min_new_tokens=max_tokens, do_sample=False, stopping_criteria=[clock]
     )
-    return asked, clock.times_s, inputs["input_ids"].shape[1]
+    timing = Timing(
+        asked_s=asked,
+        pieces_s=tuple(clock.times_s),
+        prompt_tokens=inputs["input_ids"].shape[1],
+        completion_tokens=len(clock.times_s),
+    )
+    return [timing] * len(clips)
 
 
 def main() -> None:
@@ -77,18 +73,7 @@ def main() -> None:
     folder = parser.parse_args().folder / "model"
     model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.bfloat16).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    print("ready", flush=True)
-    for line in sys.stdin:
-        wanted = json.loads(line)
-        clips = [Path(clip) for clip in wanted["clips"]]
-        asked, times, prompt_tokens = answer(model, processor, clips, wanted["max_tokens"])
-        timing = Timing(
-            asked_s=asked,
-            pieces_s=tuple(times),
-            prompt_tokens=prompt_tokens,
-            completion_tokens=len(times),
-        )
-        print(json.dumps([asdict(timing)] * len(clips)), flush=True)
+    answer_lines(partial(answer, model, processor))
 
 
 if __name__ == "__main__":
