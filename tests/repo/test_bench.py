@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from bench.checkpoint import FRAMES, QUESTION, SIZE, TEXT, VISION, fresh_clips, make_frames, write_checkpoint
+from bench.checkpoint import FRAMES, QUESTION, SIZE, fresh_clips, make_frames
 from bench.client import Timing, joint_step_s, make_body, time_together
 from bench.compare import Round, paired_ratios, ratios
 from bench.machine import Watch, describe_machine, read_processes, resident_bytes, tree_of
@@ -22,11 +22,8 @@ from bench.serve import Figures
 from bench.sessions import start_server
 from bench.soak import Load, Tally, Verdict, send
 from runner.requests import ChatMessage, InlineBytes, MediaPart, TextPart
+from tests.checkpoints.bench_load import write_tiny_load
 from tests.harness import local_engine
-
-TINY_TEXT = {**TEXT, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-TINY_TEXT |= {"rope_parameters": {**TEXT["rope_parameters"], "mrope_section": [2, 3, 3]}, "vocab_size": 600}
-TINY_VISION = {**VISION, "depth": 3, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": 64}
 
 
 def stream_three_tokens(request: httpx.Request) -> httpx.Response:
@@ -131,7 +128,7 @@ def test_clips_differ_by_seed_and_move_or_stand() -> None:
 @pytest.mark.filterwarnings("ignore")  # saving a checkpoint draws a progress bar over threads that are none of ours
 def test_the_load_is_as_stated(tmp_path: Path) -> None:
     """The same recipe, smaller: the whole vocabulary is tokens that read as text, and the prompt has 1182."""
-    write_checkpoint(tmp_path, text=TINY_TEXT, vision=TINY_VISION)
+    write_tiny_load(tmp_path)
     with fresh_clips([0]) as (clip,), local_engine(tmp_path, dtype="bfloat16") as local:
         media = MediaPart(kind="video", source=InlineBytes(data=clip.read_bytes()))
         chat = [ChatMessage(role="user", parts=(media, TextPart(text=QUESTION)))]

@@ -10,16 +10,13 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoProcessor
 
-from bench.checkpoint import TEXT, VISION, fresh_clips, write_checkpoint
+from bench.checkpoint import fresh_clips
 from bench.client import Timing
 from bench.compare import Round, check_lengths
 from bench.export import OLDER, write_older_layout
 from bench.peers import add_flags, find_engines
 from bench.pipe import run_peer
-
-TINY_TEXT = {**TEXT, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-TINY_TEXT |= {"rope_parameters": {**TEXT["rope_parameters"], "mrope_section": [2, 3, 3]}, "vocab_size": 600}
-TINY_VISION = {**VISION, "depth": 3, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": 64}
+from tests.checkpoints.bench_load import write_tiny_load
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # saving draws a progress bar over threads that are none of ours
 
@@ -27,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # saving draws a progress bar
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("load")
-    write_checkpoint(made / "model", text=TINY_TEXT, vision=TINY_VISION)
+    write_tiny_load(made / "model")
     return made
 
 
