@@ -9,19 +9,18 @@ import numpy as np
 import pytest
 
 from app.measure import Ask, Measured
-from bench.checkpoint import write_checkpoint
 from bench.encoder import SHARES, compare, make_clip, make_item, scattered, time_encoding, wandering
 from bench.evs import as_row, draw, list_ways, write_still
 from runner.messages import EvsUsage
 from runner.requests import ChatMessage, EvsOptions, MediaPart, StoredFile, TextPart
+from tests.checkpoints.bench_load import write_tiny_load
 from tests.harness import LocalEngine, local_engine
-from tests.repo.test_bench import TINY_TEXT, TINY_VISION
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
     folder = tmp_path_factory.mktemp("tiny")
-    write_checkpoint(folder, text=TINY_TEXT, vision=TINY_VISION)
+    write_tiny_load(folder)
     with local_engine(folder) as local:
         yield local
 
