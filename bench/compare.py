@@ -56,20 +56,22 @@ def run_alone(opener: Opener, seeds: Iterator[int]) -> tuple[float | None, int |
 def run_rounds(
     openers: dict[str, Opener], seeds: Iterator[int], *, repeats: int, max_tokens: int
 ) -> tuple[dict[str, list[Round]], float]:
-    """Every engine's rounds, in step with each other's; and the cores that everybody else used meanwhile."""
+    """Every engine's rounds, in step with each other's; and the cores that everybody else used meanwhile, counted while
+    all are up: what an engine's own children used is lost when they end and it does not wait for them."""
     rounds: dict[str, list[Round]] = {name: [] for name in openers}
-    with Watch() as watch, ExitStack() as stack, Progress(transient=True) as progress:
+    with ExitStack() as stack, Progress(transient=True) as progress:
         task = progress.add_task("rounds", total=repeats * len(openers))
         sessions = {name: stack.enter_context(opener()) for name, opener in openers.items()}
         for session in sessions.values():
             ask_fresh(session, seeds, 1, WARM_TOKENS)
-        for number in range(repeats):
-            order = list(sessions) if number % 2 == 0 else list(sessions)[::-1]
-            alone = {name: ask_fresh(sessions[name], seeds, 1, max_tokens)[0] for name in order}
-            for name in order:
-                together = ask_fresh(sessions[name], seeds, TOGETHER, max_tokens)
-                rounds[name].append(Round(alone=alone[name], together=together))
-                progress.advance(task)
+        with Watch() as watch:
+            for number in range(repeats):
+                order = list(sessions) if number % 2 == 0 else list(sessions)[::-1]
+                alone = {name: ask_fresh(sessions[name], seeds, 1, max_tokens)[0] for name in order}
+                for name in order:
+                    together = ask_fresh(sessions[name], seeds, TOGETHER, max_tokens)
+                    rounds[name].append(Round(alone=alone[name], together=together))
+                    progress.advance(task)
     return rounds, watch.others
 
 

@@ -24,7 +24,6 @@ VLLM_PORT, LLAMA_PORT = 8917, 8918
 VLLM_READY = re.compile(rf"(http://\S+:{VLLM_PORT})[\s\S]*Application startup complete")
 LLAMA_READY = re.compile(rf"listening on (http://\S+:{LLAMA_PORT})")
 CONTEXT = 4096
-NEVER_MS = 10**9
 Opener = Callable[[], AbstractContextManager[Session]]
 
 
@@ -91,6 +90,6 @@ def llama_command(program: str, exported: Path, ffmpeg: str | None) -> list[str]
     return [
         program, "--model", str(exported / "model.gguf"), "--mmproj", str(exported / "mmproj.gguf"), "--host",
         "127.0.0.1", "--port", str(LLAMA_PORT), "--parallel", str(TOGETHER), "--ctx-size", str(CONTEXT * TOGETHER),
-        "--cache-ram", "0", "--video-fps", str(FPS), "--video-timestamp-interval",
-        str(NEVER_MS), *(["--video-ffmpeg-dir", ffmpeg] if ffmpeg else []),
+        "--cache-ram", "0", "--video-fps", str(FPS), "--video-timestamp-interval", "0",
+        *(["--video-ffmpeg-dir", ffmpeg] if ffmpeg else []),
     ]  # fmt: skip
