@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from runner.packed_linear import multiply
+from runner.packed_linear import can_multiply, multiply
 
 # Up to so many rows; beyond, turning the result round costs more than is gained.
 MOST_COLUMNS = 128
@@ -40,7 +40,7 @@ class ColumnLinear(nn.Module):
 
     def silu(self, x: torch.Tensor) -> torch.Tensor:
         """F.silu of the product."""
-        if len(x) > MOST_COLUMNS:
+        if len(x) > MOST_COLUMNS and can_multiply():
             return multiply(x, self.weight, self.bias, "swish")
         return F.silu(self(x), inplace=True)
 

@@ -6,6 +6,8 @@ One copy of a weight is kept: the original is dropped, except where an embedding
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import nn
 
@@ -35,3 +37,14 @@ def multiply(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, t
     to twice as slow, see bench/README.md); weight: packed, or as it is."""
     out: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, then, [], "")
     return out
+
+
+@cache
+def can_multiply() -> bool:
+    """Whether `multiply` exists for bfloat16 on this CPU: older ones lack the instructions."""
+    ones = torch.ones(2, 2, dtype=torch.bfloat16)
+    try:
+        multiply(ones, ones, None, "swish")
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return False
+    return True

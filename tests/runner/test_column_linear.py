@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from runner import column_linear
 from runner.column_linear import MOST_COLUMNS, ColumnLinear, multiplies_columns
 from runner.families.fused import gated_mlp
 
@@ -33,6 +34,16 @@ def test_columns_equal_plain(rows: int, bias: bool) -> None:
     assert found.shape == exact.shape and found.dtype == torch.bfloat16 and found.is_contiguous()
     torch.testing.assert_close(found.double(), exact, rtol=2**-7, atol=2**-8)
     torch.testing.assert_close(ours.silu(x).double(), F.silu(exact), rtol=2**-7, atol=2**-8)
+
+
+@torch.inference_mode()
+def test_silu_where_the_cpu_has_no_fused_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Old CPUs, whose probe may well choose columns."""
+    monkeypatch.setattr(column_linear, "can_multiply", lambda: False)
+    monkeypatch.delattr(column_linear, "multiply")
+    plain = make_linear(48, 80, bias=True)
+    x = torch.randn(MOST_COLUMNS + 1, 48).bfloat16()
+    assert torch.equal(ColumnLinear(plain).silu(x), F.silu(plain(x)))
 
 
 @torch.inference_mode()
