@@ -13,9 +13,11 @@ from typing import Protocol
 import numpy as np
 import torch
 
+from attention.leading import lead_rows
 from attention.protocol import AttentionBackend, AttentionMetadata, PlannedAttention
 from runner.families.base import DecoderShape, VisualRows
 from runner.pages import PagePool, pages_for
+from runner.row_ladder import choose_row_count
 from runner.sequence import Sequence, SequenceId
 
 
@@ -66,6 +68,7 @@ class DraftModel:
 
     def __init__(self, model: LanguageModel, backend: AttentionBackend, *, max_rows: int) -> None:
         self._model, self._backend, self._max_rows = model, backend, max_rows
+        self._row_count = choose_row_count(backend.layout.device.type)
         self._axes, self._max_positions = model.shape.rope_axes, model.shape.max_positions
         self.pages = PagePool(backend.layout.num_pages)
         self._texts: dict[SequenceId, _Text] = {}
@@ -131,10 +134,13 @@ class DraftModel:
             table[number, : len(text.pages)] = text.pages
         cu_seqlens = np.concatenate((np.zeros(1, np.int64), counts.cumsum()))
         metadata = AttentionMetadata(cu_seqlens=cu_seqlens, seq_lens=starts + counts, page_table=table)
-        places = np.concatenate([np.arange(s, s + n) for s, n in zip(starts, counts, strict=True)])
+        total = int(cu_seqlens[-1])
+        more = np.zeros(self._row_count(total) - total, dtype=np.int64)
+        places = np.concatenate([*(np.arange(s, s + n) for s, n in zip(starts, counts, strict=True)), more])
         positions = torch.from_numpy(np.tile(places, (self._axes, 1))).to(device)
-        embeds = self._model.embed(torch.from_numpy(np.concatenate([tokens for _, tokens in rows])).to(device))
-        hidden = self._model.forward(embeds, positions, None, self._backend.plan(metadata))
+        embeds = self._model.embed(torch.from_numpy(np.concatenate([*(tokens for _, tokens in rows), more])).to(device))
+        planned = lead_rows(self._backend.plan(metadata), total, of=len(embeds))
+        hidden = self._model.forward(embeds, positions, None, planned)
         logits = self._model.logits(hidden[torch.from_numpy(cu_seqlens[1:] - 1).to(device)])
         logits[:, list(suppressed)] = -torch.inf
         for text, tokens in rows:

@@ -28,7 +28,7 @@ class EncoderGraphs:
     """tower None: the family's encoder is no packed one. refusal: why nothing is captured, as for decode steps."""
 
     def __init__(self, tower: Tower | None, device: torch.device, *, policy: GraphPolicy, refusal: str | None) -> None:
-        self._tower, self._device, self._policy = tower, device, policy
+        self.tower, self._device, self._policy = tower, device, policy
         self._refusal = refusal or ("encoder_not_packed" if tower is None else None)
         self._steps: dict[EncoderBucket, StaticEncoder] = {}
         self._seen: Counter[EncoderBucket] = Counter()
@@ -37,10 +37,10 @@ class EncoderGraphs:
     def route(self, batch: PatchBatch) -> tuple[Route[EncoderBucket], PatchBatch | None, Arranged | None]:
         """How a batch runs; as a graph, the batch filled up and arranged."""
         refusal = self._refusal or _refusal_of(batch)
-        if refusal is not None or self._tower is None:
+        if refusal is not None or self.tower is None:
             return Route(mode="eager", bucket=None, reason=refusal or "encoder_not_packed"), None, None
         padded = fill_up(batch)
-        arranged = self._tower.arrange(padded)
+        arranged = self.tower.arrange(padded)
         views = tuple((name, _tile_shape(padded, view)) for name, view in arranged.views.items())
         bucket = EncoderBucket(patches=len(padded.rows), slots=len(padded.cu_seqlens) - 1, views=views)
         chosen = route_encoder(
@@ -52,10 +52,10 @@ class EncoderGraphs:
 
     def run(self, bucket: EncoderBucket, padded: PatchBatch, arranged: Arranged) -> EncodedCells:
         """Cells of the padded batch, the real ones first; valid until the next run."""
-        assert self._tower is not None
+        assert self.tower is not None
         step = self._steps.get(bucket)
         if step is None:
-            step = self._steps[bucket] = StaticEncoder(self._tower, bucket, padded, arranged, self._device, self._pool)
+            step = self._steps[bucket] = StaticEncoder(self.tower, bucket, padded, arranged, self._device, self._pool)
         return step.run(padded, arranged)
 
 

@@ -5,7 +5,8 @@ An entry is one item's kept cells. Space for the whole entry is taken when its e
 can always be finished. What a clip that is encoded in parts carries from one to the next comes on top while it lasts:
 the keys and values of one picture, and of one clip at a time, for a clip that is cut ends a step's encoding. Entries
 that a running sequence will read are pinned; the others are a cache, and give way in the order in which they were last
-used. No entry holds pixels: a cache of many small ones would hold far more of these than of rows.
+used. No entry holds pixels: a cache of many small ones would hold far more of these than of rows. What a live stream's
+slot was encoded to goes with its item: nobody will ask for it again, and a stream has no end.
 
 What a stream's slot leaves to the next, a picture's keys and values, is kept in the same way and within as many bytes
 again, at least one; what gave way is made again by encoding the slots since the last whole one.
@@ -13,7 +14,8 @@ again, at least one; what gave way is made again by encoding the slots since the
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+import weakref
+from collections import Counter, OrderedDict, deque
 from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
@@ -65,6 +67,8 @@ class EncoderStore:
         self._row_bytes = self._carry_bytes = 0
         self._begun: set[str] = set()
         self._pinned: set[str] = set()
+        self._passing: dict[str, weakref.ref[MediaItem]] = {}
+        self._gone: deque[str] = deque()  # keys of items that passed; other threads may append
         self._left: OrderedDict[str, int] = OrderedDict()  # bytes that a stream's slots have left, oldest first
         self.events: Counter[str] = Counter()
 
@@ -95,6 +99,8 @@ class EncoderStore:
             self.events["hits"] += 1
         self._entries.move_to_end(key)
         self._pinned.add(key)
+        if item.passes:  # of several with one key, the last that was asked for
+            self._passing[key] = weakref.ref(item, lambda _: self._gone.append(key))
         return entry
 
     def write(self, item: MediaItem, cells: EncodedCells, slot_stop: int) -> None:
@@ -127,6 +133,16 @@ class EncoderStore:
         self._pinned = {item.encoding_key for item in items} & self._entries.keys()
         for key in self._begun - self._pinned:
             self._forget(key)
+        for _ in range(len(self._gone)):
+            self._let_pass(self._gone.popleft())
+
+    def _let_pass(self, key: str) -> None:
+        item = self._passing.get(key)
+        if item is not None and item() is None:
+            if key in self._pinned:
+                self._gone.append(key)
+            else:
+                self._forget(key)
 
     def drop_unpinned(self) -> None:
         """Forget the cache."""
@@ -203,6 +219,7 @@ class EncoderStore:
         self._carry_bytes -= entry.carry_bytes
         self._begun.discard(key)
         self._left.pop(key, None)
+        self._passing.pop(key, None)
 
     def _make_room(self, wanted_bytes: int) -> bool:
         spare = self.max_bytes - wanted_bytes

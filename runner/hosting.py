@@ -21,8 +21,13 @@ from runner.config import EngineConfig
 SOCKET_BUFFER_BYTES = 4 << 20
 # For the engine's process; what the user's environment says stands. Weights are read a tenth faster from huge pages,
 # which glibc asks for when told to. numpy's own threads, which nothing here needs, would be there before decoding's
-# server is forked off.
-COMPUTE_ENVIRONMENT = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "OPENBLAS_NUM_THREADS": "1"}
+# server is forked off. Compiled products are kept, 0.26 MB each, 1024 unless told otherwise: with few numbers of rows
+# (runner/row_ladder.py) so many are in use at a time.
+COMPUTE_ENVIRONMENT = {
+    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
+    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
+    "OPENBLAS_NUM_THREADS": "1",
+}
 
 
 class EngineHandle(Protocol):

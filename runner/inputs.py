@@ -21,6 +21,7 @@ from runner.pages import pages_for
 from runner.plan import RowsWork
 from runner.ranges import ranges_within
 from runner.route import DecodeBucket, StepShape
+from runner.row_ladder import RowCount
 from runner.slots import Mirror, SlotTables, make_event
 
 # What stands in rows that only fill a batch up.
@@ -29,7 +30,10 @@ PADDING = 0.0
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepInputs:
-    """Views into the persistent buffers for S rows. sample_rows: (samples,) int64, rows whose logits are wanted."""
+    """Views into the persistent buffers for S rows, and maybe more behind them that only fill up: `num_rows` is S.
+    sample_rows: (samples,) int64, rows whose logits are wanted."""
+
+    num_rows: int
 
     embeds: torch.Tensor
     positions: torch.Tensor
@@ -40,7 +44,8 @@ class StepInputs:
 
 class InputBuffers:
     """Sized once from the settings; a step writes the first S rows of each buffer. max_rows_per_seq: of a graph's step.
-    with_graphs: whether what lies in the tails of pages is ever read."""
+    with_graphs: whether what lies in the tails of pages is ever read. row_count: how many rows an eager step computes
+    where it has so many."""
 
     def __init__(
         self,
@@ -51,11 +56,12 @@ class InputBuffers:
         max_model_len: int,
         dtype: torch.dtype,
         with_graphs: bool,
+        row_count: RowCount,
         max_rows_per_seq: int = 1,
     ) -> None:
         layout, self._num_planes = backend.layout, shape.num_planes
-        rows = max(config.max_num_batched_tokens, config.max_num_seqs * max_rows_per_seq)
-        self._page_size, self._device = config.page_size, layout.device
+        rows = row_count(max(config.max_num_batched_tokens, config.max_num_seqs * max_rows_per_seq))
+        self._page_size, self._device, self._row_count = config.page_size, layout.device, row_count
         self.columns = pages_for(max_model_len + max_rows_per_seq, config.page_size)
         self.slots = SlotTables(
             config.max_num_seqs,
@@ -116,11 +122,15 @@ class InputBuffers:
         """Write one step's rows, sequence after sequence; with a bucket, fill the batch up to its shape."""
         metadata, samples = self._fill(work, bucket)
         cu_seqlens = metadata.cu_seqlens
-        total, num_rows = int(cu_seqlens[len(work)]), int(cu_seqlens[-1])
-        self.embeds[:num_rows] = embed(self.token_ids.device[:num_rows])
+        total = int(cu_seqlens[len(work)])
+        num_rows = self._row_count(total) if bucket is None else bucket.num_rows
+        self.embeds[:total] = embed(self.token_ids.device[:total])
         if num_rows > total:
             self.embeds[total:num_rows].fill_(PADDING)
+        if bucket is None:
+            self.positions.device[:, total:num_rows].zero_()
         return StepInputs(
+            num_rows=total,
             embeds=self.embeds[:num_rows],
             positions=self.positions.device[:, :num_rows],
             visual=self._place_cells(work, cu_seqlens, store),

@@ -42,11 +42,12 @@ class Link:
     before: MediaItem | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, weakref_slot=True)
 class MediaItem:
     """selection: the cells that will be read; policy: what chose them. encoder: the policy's mode, or "full" where that
     saves little; entering: which patches it encodes. encoding_key: equal for two items exactly when their encoder
-    outputs are. link: None for a clip or an image by itself."""
+    outputs are. link: None for a clip or an image by itself. passes: it is of a live stream, and will not come again:
+    what is kept of it goes when it goes."""
 
     decoded: Decoded
     selection: Selection
@@ -55,9 +56,18 @@ class MediaItem:
     entering: EnteringPatches
     encoding_key: str
     link: Link | None = None
+    passes: bool = False
 
     @classmethod
-    def of(cls, decoded: Decoded, selection: Selection, policy: EvsPolicy, link: Link | None = None) -> MediaItem:
+    def of(
+        cls,
+        decoded: Decoded,
+        selection: Selection,
+        policy: EvsPolicy,
+        link: Link | None = None,
+        *,
+        passes: bool = False,
+    ) -> MediaItem:
         """Raises ValueError for a Selection of another shape, and for a link of several slots or to nothing."""
         expected = (decoded.grid.slots, decoded.grid.cells_per_slot)
         if selection.keep.shape != expected:
@@ -73,6 +83,7 @@ class MediaItem:
             entering=entering_patches(decoded.grid, selection, encoder),
             encoding_key=encoding_key(decoded, selection, encoder, link),
             link=link,
+            passes=passes,
         )
 
     @property

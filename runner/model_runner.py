@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from attention.leading import lead_rows
 from attention.protocol import AttentionBackend
 from runner.config import EngineConfig
 from runner.draft_depth import depths_up_to
@@ -29,6 +30,7 @@ from runner.inputs import InputBuffers, StepInputs
 from runner.plan import RowsWork, StepPlan
 from runner.pooling import Pooled, pool_rows
 from runner.route import DecodeBucket, Route, decode_ladder, route
+from runner.row_ladder import choose_row_count
 from runner.sampler import Sampled, SampleRow, sample_runs
 from runner.states_read import StatesRead, states_read
 from runner.threads import ComputeThreads
@@ -83,15 +85,15 @@ class ModelRunner:
         self._depths: tuple[int, ...] = (1,)
         if config.speculating.method != "none":
             self._depths += tuple(1 + depth for depth in depths_up_to(config.speculating.max_tokens))
+        device = backend.layout.device
+        self._row_count = choose_row_count(device.type)
         self._inputs = InputBuffers(
             config, family.shape, backend, max_model_len=max_model_len, dtype=dtype, with_graphs=graphs.refusal is None,
-            max_rows_per_seq=max(self._depths),
+            row_count=self._row_count, max_rows_per_seq=max(self._depths),
         )  # fmt: skip
         tower: Tower | None = getattr(family, "tower", None)
-        device = backend.layout.device
-        self.encoder = EncoderRunner(
-            family, store, EncoderGraphs(tower, device, policy=config.graphs, refusal=graphs.refusal)
-        )
+        encoder_graphs = EncoderGraphs(tower, device, policy=config.graphs, refusal=graphs.refusal)
+        self.encoder = EncoderRunner(family, store, encoder_graphs, self._row_count)
         self.routes: Counter[tuple[str, str]] = Counter()
         self.graphs: DecodeGraphs | None = None
         self._refusal = graphs.refusal
@@ -156,18 +158,27 @@ class ModelRunner:
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Hidden states of the rows that are read, and logits of those that sample."""
         device = inputs.embeds.device
-        wanted = None if read.rows is None else torch.from_numpy(read.rows).to(device)
         if bucket is not None:
             assert self.graphs is not None
             hidden, logits = self.graphs.run(bucket, inputs.attention)
-            hidden = hidden if wanted is None else hidden[wanted]
+            hidden = hidden if read.rows is None else hidden[torch.from_numpy(read.rows).to(device)]
             return hidden, logits[inputs.sample_rows] if len(read.samples) else None
-        planned = self.backend.plan(inputs.attention)
-        hidden = self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned, wanted)
+        hidden = self._decode(inputs, read.rows)
         if not len(read.samples):
             return hidden, None
         is_all = len(read.samples) == len(hidden)
         return hidden, self._family.logits(hidden if is_all else hidden[torch.from_numpy(read.samples).to(device)])
+
+    def _decode(self, inputs: StepInputs, read: np.ndarray | None) -> torch.Tensor:
+        """Hidden states of the rows that are read (n,), or of all, run eagerly."""
+        count = inputs.num_rows if read is None else len(read)
+        planned = lead_rows(self.backend.plan(inputs.attention), inputs.num_rows, of=len(inputs.embeds))
+        wanted = None
+        if read is not None:  # the last one again and again, up to a number of rows that kernels know
+            again = np.pad(read, (0, self._row_count(count) - count), mode="edge") if count else read
+            wanted = torch.from_numpy(again).to(inputs.embeds.device)
+        hidden = self._family.forward(inputs.embeds, inputs.positions, inputs.visual, planned, wanted)
+        return hidden[:count]
 
     def _pool(self, rows: Sequence[RowsWork], hidden: torch.Tensor, read: StatesRead) -> Iterator[np.ndarray]:
         """Vectors of pooled sequences; hidden (n, D), the states that are read."""

@@ -108,6 +108,13 @@ class PagePool:
             assert self._state[page] == TAKEN and page in self._key_of
             self._holders[page] += 1
 
+    def drop(self, keys: Iterable[bytes]) -> None:
+        """Let the pages of these keys not be found any more, but for those that somebody holds."""
+        for key in keys:
+            page = self._page_of.get(key)
+            if page is not None and self._state[page] == CACHED:
+                self._evict(page)
+
     def forget(self) -> None:
         """Let no page be found any more that was published so far."""
         for page in list(self._cached):

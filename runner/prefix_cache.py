@@ -3,12 +3,13 @@ why not; knows no tensors.
 
 A page can be found from when its rows are computed until it is handed out anew, whether or not somebody still holds it.
 A sequence that is preempted or done leaves its pages behind. Nothing of what was found is written again: a sequence
-goes on behind it, in pages of its own.
+goes on behind it, in pages of its own. Windows of a live stream would leave pages without end that nobody will find: of
+each stream those of the newest window stay.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, OrderedDict
 from typing import Literal
 
 from runner.page_keys import cacheable_rows, extend_page_keys
@@ -17,6 +18,7 @@ from runner.pooling import Pooled, Pooling
 from runner.sequence import Sequence
 
 Bypass = Literal["off", "window"]
+MAX_LINES = 64
 
 
 class PrefixCache:
@@ -30,6 +32,7 @@ class PrefixCache:
         self._pooling = pooling
         self.events: Counter[str] = Counter()
         self.skipped: Counter[str] = Counter()  # sequences that were not looked up, by reason
+        self._newest: OrderedDict[str, list[bytes]] = OrderedDict()  # by line, oldest first
 
     def prepare(self, sequences: list[Sequence]) -> None:
         """Make the keys of their prompts. For the threads that sequences come from, before the model's thread has them:
@@ -68,6 +71,16 @@ class PrefixCache:
         for page in range(sequence.num_published_pages, done):
             self._pages.publish(sequence.pages[page], sequence.page_keys[page])
         sequence.num_published_pages = done
+
+    def succeed(self, sequence: Sequence) -> None:
+        """A sequence is done: in its line, what those before it left and it does not share is of no use any more."""
+        if sequence.line is None or self._bypass is not None:
+            return
+        shared = set(sequence.page_keys)
+        self._pages.drop(key for key in self._newest.pop(sequence.line, ()) if key not in shared)
+        self._newest[sequence.line] = sequence.page_keys
+        while len(self._newest) > MAX_LINES:
+            self._pages.drop(self._newest.popitem(last=False)[1])
 
     def _find(self, sequence: Sequence) -> list[int]:
         if self._reason(sequence) is not None:

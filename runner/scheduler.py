@@ -247,6 +247,7 @@ class Scheduler:
         """Take a sequence out, wherever it is, and give back all it holds."""
         if sequence.phase == "running":
             self._release(sequence)
+            self.prefix.succeed(sequence)
         elif sequence.phase == "waiting":
             self._waiting = [entry for entry in self._waiting if entry[1] is not sequence]
             heapq.heapify(self._waiting)

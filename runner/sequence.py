@@ -23,7 +23,8 @@ Phase = Literal["waiting", "running", "finished"]
 class Sequence:
     """request_id and index name it; priority (lower first) and arrival order it. num_computed_tokens <= len(self):
     rows whose keys lie in pages. goal: tokens drawn one by one, or a vector pooled from the prompt's own rows, which
-    ends the sequence."""
+    ends the sequence. line: sequences of one line follow one another without end, and of what they leave only the
+    newest's pages are of use."""
 
     request_id: str
     index: int
@@ -33,6 +34,7 @@ class Sequence:
     items: tuple[MediaItem, ...]
     goal: Drawing | Pooled
     wants_progress: bool = False
+    line: str | None = None
 
     phase: Phase = "waiting"
     output: list[int] = field(default_factory=list)

@@ -224,7 +224,7 @@ class Stream:
         goal = Pooled(dimensions=request.dimensions, normalize=request.normalize, finished=self._finish_window)
         sequence = Sequence(
             request_id=request.request_id, index=index, arrival=self._door.next_arrival(), priority=request.priority,
-            prompt=prompt, items=items, goal=goal,
+            prompt=prompt, items=items, goal=goal, line=request.request_id if request.source is None else None,
         )  # fmt: skip
         self._door.prepare([sequence])
         with self._lock:

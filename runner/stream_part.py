@@ -58,7 +58,7 @@ class StreamPart:
         """kind: whether each piece is a picture, of which something will be said, or the next bytes of a container."""
         self._host, self._admission, self._settings, self._decoder = host, admission, settings, decoder
         self._kind = kind
-        self._slots = SlotMaker(admission.family, settings)
+        self._slots = SlotMaker(admission.family, settings, passes=host.request.source is None)
         self._line: WindowLine[Slot] = WindowLine(
             size=settings.window_slots, stride=settings.stride_slots, gate=host.request.gate
         )

@@ -45,10 +45,10 @@ class Slot:
 
 class SlotMaker:
     """Takes the frames of one stream in order. It holds one slot's frames, the items that own a cell, and with `reuse`
-    those since the last slot that was kept whole."""
+    those since the last slot that was kept whole. passes: nobody will ask for this stream again, see MediaItem."""
 
-    def __init__(self, family: Family, settings: StreamSettings) -> None:
-        self._family, self._settings = family, settings
+    def __init__(self, family: Family, settings: StreamSettings, *, passes: bool) -> None:
+        self._family, self._settings, self._passes = family, settings, passes
         self._gate = StreamGate(settings.rules)
         self._frames: list[StreamFrame] = []
         self._number = -1
@@ -84,7 +84,9 @@ class SlotMaker:
         item = None
         if keep.any():
             selection = Selection(keep=keep[None], method=self._settings.policy.method)
-            item = self._last = MediaItem.of(decoded, selection, self._settings.policy, self._link(keep))
+            item = self._last = MediaItem.of(
+                decoded, selection, self._settings.policy, self._link(keep), passes=self._passes
+            )
             self._hand_over(item, keep)
         first = frames[0].record
         return Slot(

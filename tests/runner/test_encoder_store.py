@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -168,3 +170,26 @@ def test_entries_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert store.used_bytes == sum(e.row_bytes + e.carry_bytes for e in map(store.get, items) if e is not None)
     store.drop_unpinned()
     assert store.used_bytes == 0
+
+
+def test_what_passed_is_forgotten_with_its_item() -> None:
+    """Once nobody reads it; and not while another item of the same rows lives."""
+    store = make_store(100 * ROW_BYTES)
+    stays, goes, twin = (replace(make_item(np.ones((1, 4), dtype=bool)), encoding_key=key) for key in "abb")
+    items = [stays, replace(goes, passes=True), replace(twin, passes=True)]
+    del stays, goes, twin
+    for item in items:
+        encode_all(store, item) if store.get(item) is None else store.open(item)
+    del item, items[1]
+    store.keep_pinned(set(items))
+    assert store.used_bytes == 8 * ROW_BYTES
+    kept = {items[0], items[1]}
+    del items[1]
+    store.keep_pinned(kept)
+    assert store.used_bytes == 8 * ROW_BYTES  # read by a sequence
+    del kept
+    store.keep_pinned(set())
+    assert store.used_bytes == 4 * ROW_BYTES and store.get(items[0]) is not None
+    del items[0]
+    store.keep_pinned(set())
+    assert store.used_bytes == 4 * ROW_BYTES  # a clip may be asked about again

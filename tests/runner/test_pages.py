@@ -136,3 +136,15 @@ def test_sharing_balances_whatever_happens() -> None:
             held.append(found + taken)
         pool.check_integrity([page for pages in held for page in pages])
     assert hits > 100 and pool.num_evicted > 100
+
+
+def test_what_is_dropped_is_free_unless_somebody_holds_it() -> None:
+    pool = PagePool(4)
+    left, held = pool.take(2) or [], pool.take(1) or []
+    for page in (*left, *held):
+        pool.publish(page, bytes([page]))
+    pool.give_back(left)
+    pool.drop([b"\1", b"\2", b"never there"])
+    assert (pool.num_cached, pool.find([b"\0"]), pool.find([b"\1"]), pool.find([b"\2"])) == (1, [0], [], [2])
+    assert pool.take(1) == [1]
+    pool.check_integrity([1, *held])

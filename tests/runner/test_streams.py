@@ -84,7 +84,9 @@ async def from_pieces(client: EngineClient, pieces: Sequence[bytes], *, pace_s: 
 
 
 def vectors(events: Sequence[Any]) -> np.ndarray:
-    return np.stack([np.frombuffer(event.data, "<f4") for event in events if isinstance(event, WindowVector)])
+    """In the order of the windows; a short one may be through before the one before it."""
+    windows = sorted((e for e in events if isinstance(e, WindowVector)), key=lambda e: e.window.index)
+    return np.stack([np.frombuffer(event.data, "<f4") for event in windows])
 
 
 def spans(events: Sequence[Any]) -> list[tuple[float, float]]:
@@ -246,3 +248,39 @@ async def test_streams_are_bounded_and_leave_nothing(checkpoint: Callable[[str],
         else:
             raise AssertionError("the streams that were left are still held")
         await events.aclose()  # type: ignore[attr-defined]
+
+
+async def test_a_long_stream_leaves_no_more_than_a_short_one(checkpoint: Callable[[str], Path]) -> None:
+    """Pages and encodings of windows that have passed are let go of; those of a clip are kept for the next question."""
+    pieces = [png_file(frame) for frame in restless(80)]
+    held = []
+    async with engine(checkpoint("qwen3_vl")) as client:
+
+        async def measure(name: str) -> tuple[float, float]:
+            gauges = (await client.stats(name)).gauges
+            return gauges["evs:kv_pages_cached"], gauges["evs:encoder_outputs_bytes"]
+
+        for count in (24, 80):
+            await from_pieces(client, pieces[:count], evs=REUSE)
+            held.append(await measure(f"after {count}"))
+            client.drop_caches()
+        await from_source(client, FrameList(frames=tuple(pieces), fps=2.0), evs=REUSE)
+        clip = await measure("clip")
+    (pages, size), (more_pages, more_size) = held
+    assert more_pages <= 1.5 * pages and more_size <= 1.5 * size, held
+    assert clip[0] > 3 * more_pages and clip[1] > 1.5 * more_size, (clip, held)
+
+
+def restless(frames: int) -> list[np.ndarray]:
+    """A picture of which other cells, and another number of them, change in each pair of frames."""
+    random = np.random.default_rng(5)
+    picture = noise_clip(3, num_frames=1, size=(96, 128)).frames[0].copy()
+    found = []
+    for index in range(frames):
+        if index % 2 == 0:
+            picture = picture.copy()
+            for cell in random.permutation(12)[: index // 2 % 12]:
+                top, left = 32 * (cell // 4), 32 * (cell % 4)
+                picture[top : top + 32, left : left + 32] = random.integers(0, 256, 3)
+        found.append(picture)
+    return found

@@ -38,7 +38,36 @@ def pad_batch(batch: PatchBatch, rows: int, segments: int) -> PatchBatch:
     first, size = int(batch.cu_seqlens[longest]), int(sizes[longest])
     like = first + np.arange(rows - have) % size
     ends = np.minimum(have + size * np.arange(1, segments - len(sizes) + 1), rows)
-    pixels = torch.full((rows - have, batch.pixel_values.shape[1]), PIXELS, dtype=batch.pixel_values.dtype)
+    return replace(
+        _put_behind(batch, like),
+        cu_seqlens=np.concatenate((batch.cu_seqlens, ends)),
+        taps=None if batch.taps is None else _pad_taps(batch.taps, rows),
+        keys=None if batch.keys is None else _pad_keys(batch.keys, np.arange(have, rows), ends - have),
+    )
+
+
+def lengthen_batch(batch: PatchBatch, rows: int) -> PatchBatch:
+    """As pad_batch, for a batch that runs once: what is carried stays, and cells that are pooled stay as many. Where
+    segments see keys by number, what is added is queries of the last one, and nobody's keys.
+
+    Worked example, segments of 4 and 2 patches, to 8: cu_seqlens [0, 4, 6, 8]; with keys by number [0, 4, 8], and the
+    keys as they were.
+    """
+    have = len(batch.rows)
+    if rows == have:
+        return batch
+    if batch.keys is None:
+        segments = len(batch.cu_seqlens) - 1 + segments_to_fill(batch, rows)
+        return replace(pad_batch(replace(batch, taps=None), rows, segments), taps=batch.taps)
+    like = np.full(rows - have, have - 1)
+    ends = batch.cu_seqlens.copy()
+    ends[-1] = rows
+    return replace(_put_behind(batch, like), cu_seqlens=ends)
+
+
+def _put_behind(batch: PatchBatch, like: np.ndarray) -> PatchBatch:
+    """Patches of the places of these rows; segments, taps and keys as they were."""
+    pixels = torch.full((len(like), batch.pixel_values.shape[1]), PIXELS, dtype=batch.pixel_values.dtype)
     return replace(
         batch,
         pixel_values=torch.cat((batch.pixel_values, pixels)),
@@ -46,9 +75,6 @@ def pad_batch(batch: PatchBatch, rows: int, segments: int) -> PatchBatch:
         cols=np.concatenate((batch.cols, batch.cols[like])),
         heights=np.concatenate((batch.heights, batch.heights[like])),
         widths=np.concatenate((batch.widths, batch.widths[like])),
-        cu_seqlens=np.concatenate((batch.cu_seqlens, ends)),
-        taps=None if batch.taps is None else _pad_taps(batch.taps, rows),
-        keys=None if batch.keys is None else _pad_keys(batch.keys, np.arange(have, rows), ends - have),
     )
 
 

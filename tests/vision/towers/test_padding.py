@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
-from vision.towers.keys import own_keys
+from vision.towers.keys import hand_over_keys, own_keys
 from vision.towers.packed import PatchBatch
-from vision.towers.padding import pad_batch, segments_to_fill
+from vision.towers.padding import lengthen_batch, pad_batch, segments_to_fill
 from vision.towers.pooling import CellTaps
 
 
@@ -42,3 +44,27 @@ def test_what_fills_up_sees_itself() -> None:
 def test_a_full_batch_is_only_given_empty_segments() -> None:
     padded = pad_batch(batch(keyed=True), 6, 4)
     assert padded.cu_seqlens.tolist() == [0, 4, 6, 6, 6] and len(padded.pixel_values) == 6
+
+
+def test_a_batch_is_lengthened_by_what_nobody_sees() -> None:
+    """The worked example of lengthen_batch; pooled cells are as many as before."""
+    plain, keyed = (batch(keyed=by_number) for by_number in (False, True))
+    longer = lengthen_batch(plain, 8)
+    assert longer.cu_seqlens.tolist() == [0, 4, 6, 8] and longer.keys is None
+    by_number = lengthen_batch(keyed, 8)
+    assert by_number.cu_seqlens.tolist() == [0, 4, 8] and by_number.keys is keyed.keys
+    assert by_number.rows.tolist() == [0, 1, 2, 3, 4, 5, 5, 5] and by_number.cols.tolist()[6:] == [15, 15]
+    for found in (longer, by_number):
+        assert found.pixel_values.sum(1).tolist() == [3.0] * 6 + [0.0] * 2
+        assert found.taps is plain.taps or found.taps is keyed.taps
+    assert lengthen_batch(plain, 6) is plain
+
+
+def test_what_is_carried_stays() -> None:
+    keys = hand_over_keys(np.array([True, False, True]), places=(np.arange(3), np.arange(3)))
+    two = replace(
+        batch(keyed=False), pixel_values=torch.ones(2, 3), cu_seqlens=np.array([0, 2]), keys=keys, taps=None,
+        **{name: np.arange(2) for name in ("rows", "cols", "heights", "widths")},
+    )  # fmt: skip
+    longer = lengthen_batch(two, 4)
+    assert longer.keys is keys and longer.cu_seqlens.tolist() == [0, 4]
