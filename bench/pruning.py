@@ -11,10 +11,8 @@ on a quiet machine.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import sys
-import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,19 +23,10 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from runner.assembly import Assembled, assemble  # noqa: E402 - the checkout is put on the path first
+from bench.local import LocalAsker  # noqa: E402 - the checkout is put on the path first
+from runner.assembly import assemble  # noqa: E402
 from runner.config import EngineConfig  # noqa: E402
-from runner.messages import Generate  # noqa: E402
-from runner.requests import (  # noqa: E402
-    ChatMessage,
-    ContentPart,
-    EvsMethod,
-    EvsOptions,
-    MediaPart,
-    SamplingParams,
-    StoredFile,
-    TextPart,
-)
+from runner.requests import ContentPart, EvsMethod, MediaPart, SamplingParams, StoredFile, TextPart  # noqa: E402
 
 REPEATS = 9
 
@@ -54,36 +43,16 @@ class Row:
     before_next_s: float | None = None
 
 
-class Asker:
+class Asker(LocalAsker):
     """One engine, asked one thing at a time."""
-
-    def __init__(self, assembled: Assembled) -> None:
-        self._assembled = assembled
-        self._numbers = itertools.count()
-        self.cancel = threading.Event()
-
-    def tell_decoded(self, done: int, total: int) -> None:
-        """Nobody watches."""
-
-    def finish_selection(self, *_: object) -> None:
-        raise NotImplementedError("only methods that choose before the encoder are measured here")
 
     def ask(self, parts: tuple[ContentPart, ...], method: EvsMethod) -> tuple[int, float, float]:
         """(prompt tokens, seconds of submission, seconds of steps until the first token)."""
-        number = next(self._numbers)
-        request = Generate(
-            request_id=str(number),
-            chat=(ChatMessage(role="user", parts=parts),),
-            sampling=SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True),
-            evs=EvsOptions(method=method),
-        )
         started = time.perf_counter()
-        sequences, usage = self._assembled.admission.submit(request, number, self)  # type: ignore[arg-type]
+        sequence = self.add(parts, SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True), evs=method)
         submitted = time.perf_counter()
-        self._assembled.engine.add(sequences)
-        while self._assembled.engine.has_work:
-            self._assembled.engine.step()
-        return usage.prompt_tokens, submitted - started, time.perf_counter() - submitted
+        self.run()
+        return len(sequence.prompt), submitted - started, time.perf_counter() - submitted
 
 
 @dataclass(frozen=True, kw_only=True)

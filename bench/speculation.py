@@ -12,9 +12,7 @@ one JSON line. Measure on a quiet machine.
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,14 +21,15 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from bench.local import LocalAsker
 from bench.machine import Watch
 from runner.assembly import Assembled, assemble
 from runner.config import EngineConfig, Speculating
 from runner.draft_depth import DraftDepth, depths_up_to
-from runner.messages import Generate
-from runner.requests import ChatMessage, EvsOptions, SamplingParams, TextPart
+from runner.requests import SamplingParams, TextPart
 from runner.speculation import Speculation
 
+WORDS = "word " * 200
 EVEN = SamplingParams(temperature=1.0, logit_bias=dict.fromkeys(range(1000, 1016), 100.0))
 LOADS: dict[str, tuple[SamplingParams, int]] = {
     "repetitive": (SamplingParams(temperature=0.0), 1),
@@ -55,43 +54,27 @@ class Row:
     tokens_per_step: float
 
 
-class Asker:
+class Asker(LocalAsker):
     """One engine, asked with or without guesses."""
 
     def __init__(self, assembled: Assembled) -> None:
-        self._assembled = assembled
-        self._numbers = itertools.count()
+        super().__init__(assembled)
         self._plain = Speculation(None, DraftDepth(depths_up_to(1)))
         self.guessing = assembled.engine.speculation
-        self.cancel = threading.Event()
-
-    def tell_decoded(self, done: int, total: int) -> None:
-        """Nobody watches."""
-
-    def finish_selection(self, *_: object) -> None:
-        raise NotImplementedError("no clip is asked about here")
 
     def rate(self, sampling: SamplingParams, count: int, *, tokens: int, seed: int, guess: bool) -> tuple[float, float]:
         """(tokens a second, tokens a step and sequence) after the first ones, `count` answers at once."""
-        engine = self._assembled.engine
-        engine.speculation = self.guessing if guess else self._plain
-        sequences = []
-        for number in range(count):
-            request_id = next(self._numbers)
-            request = Generate(
-                request_id=str(request_id),
-                chat=(ChatMessage(role="user", parts=(TextPart(text=f"{'word ' * 200}{number}"),)),),
-                sampling=_limited(sampling, tokens, seed + number),
-                evs=EvsOptions(method="none"),
+        self.engine.speculation = self.guessing if guess else self._plain
+        sequences = [
+            self.add(
+                (TextPart(text=f"{'word ' * 200}{number}"),), _limited(sampling, tokens, seed + number), evs="none"
             )
-            sequences += self._assembled.admission.submit(request, request_id, self)[0]  # type: ignore[arg-type]
-        engine.add(sequences)
+            for number in range(count)
+        ]
         while not all(sequence.output for sequence in sequences):
-            engine.step()
-        before, started, steps = sum(len(s.output) for s in sequences), time.perf_counter(), 0
-        while engine.has_work:
-            engine.step()
-            steps += 1
+            self.engine.step()
+        before, started = sum(len(s.output) for s in sequences), time.perf_counter()
+        steps = self.run()
         made = sum(len(s.output) for s in sequences) - before
         return made / (time.perf_counter() - started), made / steps / count
 

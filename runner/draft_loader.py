@@ -15,7 +15,7 @@ from runner.draft_model import LanguageModel
 from runner.errors import EngineStartError
 from runner.families.text_only import SERVED, TextOnly
 from runner.linear_forms import arrange_linears
-from runner.loader import LoadedModel, OnProgress, find_checkpoint, load_model, read_config
+from runner.loader import LoadedModel, OnProgress, find_checkpoint, load_model, read_config, saying_what_fails
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -59,12 +59,10 @@ def _load(config: EngineConfig, name: str, target: LoadedModel, on_progress: OnP
         return LoadedDraft(
             name=name, model=load_model(wanted, on_progress).family, dtype=target.dtype, device=target.device
         )
-    try:
+    with saying_what_fails(folder):
         model = AutoModelForCausalLM.from_pretrained(
             folder, dtype=target.dtype, attn_implementation=register_attention(), use_safetensors=True
         )
-    except (OSError, ValueError) as error:
-        raise EngineStartError(f"the checkpoint {folder.name} cannot be loaded: {error}") from error
     draft = TextOnly(model.to(target.device).eval())
     arrange_linears(model)
     return LoadedDraft(name=name, model=draft, dtype=target.dtype, device=target.device)

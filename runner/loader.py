@@ -4,7 +4,8 @@ knows no requests."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -120,15 +121,23 @@ def _load(folder: Path, device: torch.device, dtype: torch.dtype, on_progress: O
     # The tower's own attention is used by the generic adapter alone, and is whatever it can do.
     attention = {"text_config": register_attention()}
     try:
-        processor = AutoProcessor.from_pretrained(folder)
-        model = AutoModelForImageTextToText.from_pretrained(
-            folder, dtype=dtype, attn_implementation=attention, use_safetensors=True
-        )
-    except (OSError, ValueError) as error:
-        raise EngineStartError(f"the checkpoint {folder.name} cannot be loaded: {error}") from error
+        with saying_what_fails(folder):
+            processor = AutoProcessor.from_pretrained(folder)
+            model = AutoModelForImageTextToText.from_pretrained(
+                folder, dtype=dtype, attn_implementation=attention, use_safetensors=True
+            )
     finally:
         transformers_logging.set_tqdm_hook(None)
     return model.to(device).eval(), processor
+
+
+@contextmanager
+def saying_what_fails(folder: Path) -> Iterator[None]:
+    """What transformers raises for a checkpoint that it cannot load becomes an EngineStartError."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise EngineStartError(f"the checkpoint {folder.name} cannot be loaded: {error}") from error
 
 
 def _report_progress(on_progress: OnProgress) -> None:

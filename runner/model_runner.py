@@ -196,5 +196,6 @@ class ModelRunner:
 def _sample_row(work: RowsWork) -> SampleRow:
     sequence = work.sequence
     return SampleRow(
-        drawing=sequence.drawing, prompt=sequence.prompt.token_ids, output=sequence.drawn, draft=work.draft
-    )
+        drawing=sequence.drawing, prompt=sequence.prompt.token_ids, output=sequence.drawn,
+        num_in_both=len(sequence.drawn_before), draft=work.draft,
+    )  # fmt: skip

@@ -19,13 +19,20 @@ from runner.sampling import Drawing
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SampleRow:
-    """What a row of logits is drawn with. `prompt` and `output`: the tokens so far (int64), read by penalties. draft:
-    guesses of what comes, each of which has a row of logits of its own behind this one's."""
+    """What a row of logits is drawn with. prompt and output: the tokens so far (int64), read by penalties; the first
+    `num_in_both` of the output stand in the prompt, too, for rows were appended behind them. draft: guesses of what
+    comes, each of which has a row of logits of its own behind this one's."""
 
     drawing: Drawing
     prompt: np.ndarray
     output: Sequence[int]
+    num_in_both: int = 0
     draft: tuple[int, ...] = ()
+
+    @property
+    def position(self) -> int:
+        """The row of the token that is drawn."""
+        return len(self.prompt) + len(self.output) - self.num_in_both
 
     @property
     def is_plain(self) -> bool:
@@ -97,7 +104,7 @@ def _draw_one(logits: torch.Tensor, row: SampleRow) -> int:
         return int(shaped.argmax())
     probabilities, ids = filtered_distribution(shaped, drawing)
     cumulative = probabilities.cumsum(0)
-    point = uniform(drawing.seed, len(row.prompt) + len(row.output)) * float(cumulative[-1])
+    point = uniform(drawing.seed, row.position) * float(cumulative[-1])
     place = int(torch.searchsorted(cumulative, torch.tensor(point, dtype=torch.float64), right=True))
     return int(ids[min(place, len(ids) - 1)])
 

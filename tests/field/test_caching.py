@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx2
 import numpy as np
 import pytest
 
-from tests.field.talk import NO_EVS, Talk, body_of, file_of, raw
+from tests.field.talk import CHAT, NO_EVS, Talk, body_of, file_of, raw
 from tests.oracle import Clip, lossless_file, noise_clip, noise_picture
 
 CLIP = noise_clip(101, num_frames=12, size=(64, 96), fps=4.0)
@@ -184,3 +186,32 @@ def test_a_second_question_is_billed_what_was_found(talk: Talk) -> None:
     name = "vllm:prefix_cache_queries_total"
     assert after[name] - before[name] == sum(bill["prompt_tokens"] for bill in bills)
     assert after["evs:kv_pages_cached"] > 0
+
+
+# ------------------------------------------------------------------------------------------------------- computed pages
+
+
+def test_beginnings_are_shared_in_hardly_any_memory(talk: Talk, tight: Talk) -> None:
+    """C-PFX-5: prompts that begin alike, at once, where pages are found, taken and given away all the time."""
+    clips = [noise_clip(150 + number, num_frames=4, size=(64, 64)) for number in range(2)]
+    questions = [[clips[n % 2], f"question {n // 4}", " and so on" * (n % 3)] for n in range(16)]
+    alone = [talk.tokens(*parts, max_tokens=8) for parts in questions]
+    before = tight.gauges()["vllm:prefix_cache_hits_total"]
+    with ThreadPoolExecutor(16) as pool:
+        for _ in range(3):
+            assert list(pool.map(lambda parts: tight.tokens(*parts, max_tokens=8), questions)) == alone
+    assert tight.gauges()["vllm:prefix_cache_hits_total"] > before
+    tight.wait_for_rest()
+
+
+async def test_a_prompt_that_was_broken_off_leaves_only_what_was_computed(talk: Talk, tight: Talk) -> None:
+    """C-PFX-4: callers who hang up at any time of a long prefill, and the same question again at once."""
+    for number, delay_s in enumerate((0.0, 0.02, 0.05, 0.1, 0.2)):
+        clip = raw(file_of(noise_clip(155 + number, num_frames=12, size=(96, 96))))
+        body = body_of(clip, "?", max_tokens=60)
+        async with httpx2.AsyncClient(base_url=tight.server.url, timeout=60) as client:
+            leaving = asyncio.create_task(client.post(CHAT, json=body))
+            await asyncio.sleep(delay_s)
+            leaving.cancel()
+        assert told(tight, clip, "?").reads_like(told(talk, clip, "?"))
+    tight.wait_for_rest()

@@ -225,11 +225,13 @@ def test_wishes_are_met(talk: Talk, video: dict[str, Any], numbers: list[int]) -
         {"end_s": 1e300},
         {"max_tokens": 0},
         {"fsp": 2},
+        {"fps": [2, 4]},
+        {"fps": {"0": 2, "1": 4}},
     ],
     ids=str,
 )
 def test_senseless_wishes_are_refused(talk: Talk, video: dict[str, Any]) -> None:
-    """S-REQ-6: each by its own name."""
+    """S-REQ-6, C-KEY-2: each by its own name."""
     error = talk.refusal(numbered(20), "?", video=video)
     assert error["status"] == 400
     assert list(video)[-1] in error["message"] + str(error["param"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -57,9 +58,13 @@ def cut(prompt: Prompt, items: tuple[MediaItem, ...], row: int) -> tuple[Prompt,
     return head, Addition(prompt=tail, items=items[1:])
 
 
-def submit(engine: LocalEngine, prompt: Prompt, items: tuple[MediaItem, ...], max_tokens: int = MAX_TOKENS) -> Sequence:
+def submit(
+    engine: LocalEngine, prompt: Prompt, items: tuple[MediaItem, ...], max_tokens: int = MAX_TOKENS, **values: float
+) -> Sequence:
     """A sequence of just these rows."""
-    name = engine.submit([as_message(["x"])], sampling=engine.everything(max_tokens))
+    name = engine.submit(
+        [as_message(["x"])], sampling=msgspec.structs.replace(engine.everything(max_tokens), seed=7, **values)
+    )
     sequence = engine.engine._sequences[name, 0]
     sequence.prompt, sequence.items = prompt, items
     sequence._find_last_rows()
@@ -93,8 +98,10 @@ def test_frames_appended_are_frames_in_the_prompt(local: tuple[LocalEngine, Path
     assert_same(found, engine.answer([as_message(WHOLE)], sampling=engine.everything(MAX_TOKENS), evs=evs))
 
 
-def test_a_drawing_sequence_goes_on_behind_new_frames(local: tuple[LocalEngine, Path]) -> None:
-    """After three tokens, with tight pages, it is given a clip; it goes on as a fresh prompt of the same rows does."""
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_drawing_sequence_goes_on_behind_new_frames(local: tuple[LocalEngine, Path], temperature: float) -> None:
+    """After three tokens, with tight pages, it is given a clip; it goes on as a fresh prompt of the same rows does,
+    greedily or with the same draws."""
     engine, _ = local
     family, tokenizer = engine.assembled.loaded.family, engine.assembled.loaded.tokenizer
     laid = engine.lay_out([as_message(["one", FIRST, "two"])])
@@ -103,7 +110,7 @@ def test_a_drawing_sequence_goes_on_behind_new_frames(local: tuple[LocalEngine, 
         addition = lay_out_addition(family, tokenizer, [" then ", clip, " and?"])
     except RequestError:
         pytest.skip("this template writes clips elsewhere than between texts")
-    sequence = submit(engine, laid.prompt, laid.items, MAX_TOKENS + 3)
+    sequence = submit(engine, laid.prompt, laid.items, MAX_TOKENS + 3, temperature=temperature)
     while len(sequence.output) < 3:
         engine.step()
     drawn = list(sequence.output)
@@ -111,8 +118,10 @@ def test_a_drawing_sequence_goes_on_behind_new_frames(local: tuple[LocalEngine, 
     found = finish(engine, sequence)
     assert found.token_ids[:3] == drawn and len(found.token_ids) == MAX_TOKENS + 3
     whole = extend_prompt(laid.prompt, drawn, addition.prompt, num_items=1)
-    fresh = finish(engine, submit(engine, whole, (*laid.items, clip)))
+    fresh = finish(engine, submit(engine, whole, (*laid.items, clip), temperature=temperature))
     rest = replace(found, token_ids=found.token_ids[3:], tops=found.tops[3:])
+    if temperature:
+        assert rest.token_ids == fresh.token_ids
     assert_same(rest, fresh)
 
 

@@ -65,3 +65,10 @@ def test_a_selections_key_holds_every_number_of_its_policy() -> None:
         make_policy("random", rate=0.5, seed=1),
     ]
     assert len({policy.key() for policy in policies}) == len(policies)
+
+
+def test_keys_are_whole_digests() -> None:
+    """Nobody can make two contents of one key, nor meet them by chance: nothing is cut off a sha256."""
+    item = make_item(np.array([[True, False], [True, True]]))
+    for key in (media_key(InlineBytes(data=b"clip"), REQUEST, "a"), item.encoding_key, framed_digest((b"a",))):
+        assert len(bytes.fromhex(key)) == 32
