@@ -144,11 +144,11 @@ def check(stage: Stage, engine: Player, proposer: str) -> Counter[str]:
     for key, told in engine.told.items():
         seen["compared"] += 1
         seen["near-ties"] += not compare(told, stage.alone(told.wish), engine.vocabulary)
-        cached, asked = engine.sequences[key].num_cached_tokens or 0, engine.answers[key].usage.prompt_tokens
-        page_size = engine.assembled.info.page_size
-        assert cached < asked and cached % page_size == 0
+        sequence, page_size = engine.sequences[key], engine.assembled.info.page_size
+        cached, asked = sequence.num_cached_tokens or 0, engine.answers[key].usage.prompt_tokens
+        assert cached < len(sequence.prompt) and cached % page_size == 0
         seen["hit"] += bool(cached)
-        seen["hit that ends inside a clip"] += is_inside_item(engine.sequences[key], cached)
+        seen["hit that ends inside a clip"] += is_inside_item(sequence, cached)
         seen["hit of all there is"] += bool(cached) and cached == (asked - 1) // page_size * page_size
     assert pages.num_free == pages.num_pages
     assert sum(sequence.num_cached_tokens or 0 for sequence in engine.sequences.values()) == prefix.events["hits"]
