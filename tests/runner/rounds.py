@@ -164,8 +164,8 @@ class Player(LocalEngine):
         self.sequences: dict[tuple[str, int], Running] = {}
         self.seen: Counter[str] = Counter()
 
-    def ask(self, wish: Wish, message: ChatMessage) -> tuple[str, int]:
-        key = (self.submit([message], sampling=wish.sampling, evs=wish.evs), 0)
+    def ask(self, wish: Wish, message: ChatMessage, *, priority: int = 0) -> tuple[str, int]:
+        key = (self.submit([message], sampling=wish.sampling, evs=wish.evs, priority=priority), 0)
         self.told[key] = Told(wish, self.vocabulary)
         self.sequences[key] = self.engine._sequences[key]
         return key

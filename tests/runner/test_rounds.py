@@ -112,7 +112,7 @@ def play(stage: Stage, seed: int) -> Counter[str]:
     known: dict[str, list[int]] = {}
     guess(engine, proposer, known)
     for wish in wishes:
-        name, _ = engine.ask(wish, stage.messages[wish.turn])
+        name, _ = engine.ask(wish, stage.messages[wish.turn], priority=int(rng.integers(2)))
         known[name] = stage.alone(wish).token_ids
         for _ in range(int(rng.integers(0, 12))):
             if engine.engine.has_work:
