@@ -34,9 +34,10 @@ def text_of(pieces: list[Piece]) -> str:
 
 @pytest.mark.parametrize("per_delta", [1, 2, 3, 100])
 def test_stop_string_ends_the_answer_wherever_steps_end(per_delta: int) -> None:
-    """Text, end, and the number of tokens up to the stop string do not depend on how many tokens a step makes."""
-    pieces, answer = feed("ABCDEFGHIJ", TextOptions(stops=("DEF",)), per_delta)
+    """Text, end, and the tokens up to the stop string do not depend on how many tokens a step makes."""
+    pieces, answer = feed("ABCDEFGHIJ", TextOptions(stops=("DEF",), token_ids="report"), per_delta)
     assert text_of(pieces) == "ABC"
+    assert bytes(token for piece in pieces for token in piece.token_ids) == b"ABCDEF"
     assert (pieces[-1].finish_reason, pieces[-1].stop_reason) == ("stop", "DEF")
     assert answer.tokens == 6
 
@@ -78,9 +79,10 @@ def test_logprobs_come_with_the_text_of_their_tokens(per_delta: int) -> None:
             assert piece.text
 
 
-def test_logprobs_end_with_the_text_before_a_stop_string() -> None:
+@pytest.mark.parametrize("per_delta", [1, 3, 100])
+def test_logprobs_end_with_the_text_before_a_stop_string(per_delta: int) -> None:
     """Tokens of the stop string are not shown, so neither are their entries."""
-    pieces, _ = feed("ABCDEF", TextOptions(stops=("CD",), logprobs="report"))
+    pieces, _ = feed("ABCDEF", TextOptions(stops=("CD",), logprobs="report"), per_delta)
     assert [entry["token"] for entry in join_logprobs(pieces)] == ["A", "B"]
 
 

@@ -114,13 +114,14 @@ def test_what_does_not_fit_is_not_encoded(talk: Talk) -> None:
 def test_a_full_queue_turns_away(fixed: Talk) -> None:
     """B-Q-1: 48 at once where eight may wait: some are told to come again, all others are answered as ever."""
     alone = fixed.tokens(CLIPS[0], "?", max_tokens=12)
+    bodies = [body_of(raw(CLIPS[0].data + bytes(n)), "?", max_tokens=12) for n in range(1, 49)]  # each is decoded
     with ThreadPoolExecutor(48) as pool:
-        replies = list(pool.map(fixed.send, [body_of(CLIPS[0], "?", max_tokens=12)] * 48))
+        replies = list(pool.map(fixed.send, bodies))
     turned = [reply for reply in replies if reply.status_code == 429]
     assert turned and all(reply.headers["retry-after"] for reply in turned)
     answered = [reply for reply in replies if reply.status_code == 200]
     assert len(answered) + len(turned) == 48
-    assert len(answered) > WAITING
+    assert len(answered) >= WAITING
     assert all(reply.json()["choices"][0]["token_ids"] == alone for reply in answered)
     fixed.wait_for_rest()
 
