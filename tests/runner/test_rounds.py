@@ -16,17 +16,8 @@ from runner.pages import pages_for
 from runner.ranges import longest_range
 from tests.checkpoints import BUILDERS
 from tests.harness import local_engine
-from tests.runner.rounds import (
-    DRAWS,
-    MOST_LOGPROBS,
-    TURNS,
-    Player,
-    Stage,
-    Wish,
-    compare,
-    guess,
-    is_inside_item,
-)  # fmt: skip
+from tests.runner.rounds import Player, Stage, guess, is_inside_item
+from tests.runner.wishes import DRAWS, MOST_LOGPROBS, TURNS, Wish, compare
 from vision.towers import padding
 
 QUICK = ("qwen3_vl", "smolvlm")
