@@ -157,7 +157,7 @@ def test_plain_clips_are_not_swapped(talk: Talk, tight: Talk) -> None:
 
 def test_decoding_keeps_nobody_from_asking_how_it_goes(talk: Talk) -> None:
     """B-LOOP-1: while large clips are fetched, decoded and encoded, `/health` answers at once."""
-    film = make_clip(frames=60, size=(720, 1280), options={"bf": "8", "g": "250"})
+    film = make_clip(frames=150, size=(720, 1280), options={"bf": "8", "g": "250"})
     bodies: list[dict[str, Any]] = [
         {"messages": [user(raw(film + bytes(n)), "?")], "max_tokens": 1, "video": {"max_frames": 8}} for n in range(4)
     ]
@@ -168,7 +168,7 @@ def test_decoding_keeps_nobody_from_asking_how_it_goes(talk: Talk) -> None:
             started = time.perf_counter()
             assert httpx2.get(f"{talk.server.url}/health", timeout=30).status_code == 200
             waits.append(time.perf_counter() - started)
-            time.sleep(0.02)
+            time.sleep(0.01)
 
     with ThreadPoolExecutor(5) as pool:
         watch = pool.submit(ask_how_it_goes)
@@ -176,5 +176,5 @@ def test_decoding_keeps_nobody_from_asking_how_it_goes(talk: Talk) -> None:
         over.set()
         watch.result()
     assert [reply.status_code for reply in replies] == [200] * 4
-    assert len(waits) > 5
+    assert len(waits) >= 4
     assert np.percentile(waits, 90) < 0.5
