@@ -23,7 +23,7 @@ from tests.oracle import Part, as_message
 from tests.runner.test_history import TURN, assert_same
 from tests.runner.test_speculation import AnyDepth
 
-LENGTH = 24
+LENGTH = 36
 TEXT: list[Part] = ["say something"]
 
 
@@ -63,19 +63,20 @@ def proposer_of(engine: LocalEngine) -> DraftModel:
 
 
 def test_its_guesses_are_transformers_greedy_answers(qwen: tuple[LocalEngine, Path], tmp_path: Path) -> None:
-    """Step after step, whatever came of the guesses before: rows of wrong ones are written over, those of right ones
-    kept, and a prompt of several chunks is read in as many steps."""
+    """Whatever came of the guesses before, and however many steps tried none: rows of wrong ones are written over,
+    those of right ones kept, and a prompt of several chunks is read in as many steps."""
     local, folder = qwen
     small = text_model(tmp_path, local.vocab_size)
     oracle = Qwen2ForCausalLM.from_pretrained(small, dtype=torch.float32).eval()
     engine = with_draft(local, folder, small, max_num_batched_tokens=32)
     for turn in (TEXT, ["word " * 30]):
         engine.submit([as_message(turn)], sampling=engine.everything(LENGTH))
-    proposer, checked = proposer_of(engine), 0
+    proposer, checked, steps = proposer_of(engine), 0, 0
     while engine.engine.has_work:
         report = engine.engine.step()
         engine.receive(report.deltas)
-        for sequence in engine.engine.scheduler.decoding:
+        steps += 1
+        for sequence in engine.engine.scheduler.decoding if steps % 3 == 0 else ():
             (guess,) = proposer.propose([sequence], 3)
             text = np.concatenate((sequence.prompt.token_ids, sequence.output))
             ids = torch.from_numpy(text)[None]
@@ -85,7 +86,7 @@ def test_its_guesses_are_transformers_greedy_answers(qwen: tuple[LocalEngine, Pa
                 assert token == int(logits.argmax())
                 ids = torch.cat((ids, torch.tensor([[token]])), dim=1)
                 checked += 1
-    assert checked > 60
+    assert checked > 30
 
 
 @pytest.mark.parametrize("turn", [TEXT, TURN], ids=["text", "clip"])

@@ -154,6 +154,26 @@ def test_a_prompt_that_was_broken_off_is_found_as_far_as_it_was_read(local: tupl
         assert again.cached_tokens == 2 * step < again.usage.prompt_tokens - 1
 
 
+@pytest.mark.parametrize("gone", [False, True], ids=["found", "gone"])
+def test_what_a_preempted_sequence_finds_is_its_own(local: tuple[LocalEngine, Path], gone: bool) -> None:
+    """It is billed nothing of it, and what it had to compute again is found by the next, too."""
+    plain, folder = local
+    alone = ask(plain, FIRST)
+    engine = rebuilt(plain, folder, page_size=1)
+    name = engine.submit([as_message(FIRST)], sampling=engine.everything(MAX_TOKENS))
+    sequence = engine.engine._sequences[name, 0]
+    while len(sequence.output) < 2:
+        engine.step()
+    engine.engine.scheduler._preempt(sequence)
+    if gone:
+        engine.assembled.pages.forget()
+    engine.run()
+    assert_same(engine.answers[name, 0], alone)
+    assert engine.answers[name, 0].cached_tokens == 0
+    if caches(engine) and not plain.lay_out([as_message(FIRST)]).prompt.ranges:
+        assert ask(engine, FIRST).cached_tokens == alone.usage.prompt_tokens - 1
+
+
 def test_sharing_under_aborts_and_preemption(local: tuple[LocalEngine, Path]) -> None:
     """Many that begin alike, in tight memory, some of them aborted: what ends is as if alone, and all pages return."""
     plain, folder = local
