@@ -66,9 +66,7 @@ class Asker(LocalAsker):
         """(tokens a second, tokens a step and sequence) after the first ones, `count` answers at once."""
         self.engine.speculation = self.guessing if guess else self._plain
         sequences = [
-            self.add(
-                (TextPart(text=f"{'word ' * 200}{number}"),), _limited(sampling, tokens, seed + number), evs="none"
-            )
+            self.add((TextPart(text=f"{WORDS}{number}"),), _limited(sampling, tokens, seed + number), evs="none")
             for number in range(count)
         ]
         while not all(sequence.output for sequence in sequences):

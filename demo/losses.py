@@ -80,8 +80,9 @@ def cell_loss(heads: CellHeads, batch: Batch, seen: torch.Tensor) -> torch.Tenso
     events = target("event", read)
     event = _weighted(heads.event(seen), events, NO_EVENT)
     names, forms = target("named_color", read), target("named_shape", read)
-    named = _weighted(heads.named_color(seen), names, NO_COLOR) + _weighted(heads.named_shape(seen), forms, NO_SHAPE)
-    former = _plain(heads.named_color(seen), names.where(torch.isin(events, torch.tensor(CALLED_BY_THE_PAST)), UNCLEAR))
+    colors = heads.named_color(seen)
+    named = _weighted(colors, names, NO_COLOR) + _weighted(heads.named_shape(seen), forms, NO_SHAPE)
+    former = _plain(colors, names.where(torch.isin(events, torch.tensor(CALLED_BY_THE_PAST)), UNCLEAR))
     slot = _plain(heads.slot(seen), target("slot", read))
     past = _plain(heads.past(seen), target("past", read))
     return color + 2 * shape + 4 * outline + third + event + named + FORMER_WEIGHT * former + slot + past
