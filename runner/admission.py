@@ -17,6 +17,7 @@ from runner.evs_options import settle_policy
 from runner.families.base import Family
 from runner.ingest import Caller, Chosen, Ingest
 from runner.items import MediaItem
+from runner.limits import Limits
 from runner.messages import Generate, PromptUsage
 from runner.prompt import Prompt, build_prompt
 from runner.ranges import longest_range
@@ -28,17 +29,6 @@ from runner.usage import prompt_usage
 
 MAX_ANSWERS = 128
 LONG_TEXT_CHARS = 8  # for each token of the context: longer texts are looked at in slices first
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What the model and its memory can hold."""
-
-    max_model_len: int
-    max_positions: int
-    kv_tokens: int
-    max_media_items: int
-    step_tokens: int  # rows of one step, which a range of rows that see each other must fit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -146,7 +136,7 @@ class Admission:
 
     def _check_texts(self, chat: tuple[ChatMessage, ...]) -> None:
         """Raises RequestError for a text that is far too long, before all of it is tokenised."""
-        limit = min(self.limits.max_model_len, self.limits.kv_tokens)
+        limit = self.limits.context
         texts = [part.text for message in chat for part in message.parts if not isinstance(part, MediaPart)]
         for text in texts:
             if len(text) > limit * LONG_TEXT_CHARS and self._tokenizer.exceeds(text, limit):
@@ -175,17 +165,17 @@ class Admission:
             )
         if not promised:
             for found in prompt.ranges:
-                self.ingest.check_together([items[index] for index in prompt.items_within(found)])
+                self.ingest.store.check_together([items[index] for index in prompt.items_within(found)])
 
     def _room(self, prompt_tokens: int, next_position: int, max_tokens: int | None) -> int:
         """Tokens that may still be generated; raises when the prompt and max_tokens cannot fit."""
         limits = self.limits
-        room = min(limits.max_model_len, limits.kv_tokens) - prompt_tokens
+        room = limits.context - prompt_tokens
         if room < 1:
             raise RequestError(
                 "invalid",
                 f"the prompt has {prompt_tokens} tokens and the server's context is "
-                f"{min(limits.max_model_len, limits.kv_tokens)}; sample fewer frames or shorten the text",
+                f"{limits.context}; sample fewer frames or shorten the text",
                 param="messages",
                 code="context_length_exceeded",
             )

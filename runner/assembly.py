@@ -9,7 +9,7 @@ import torch
 
 from attention.backends import choose_backend, make_backend
 from attention.protocol import AttentionBackend, KVLayout
-from runner.admission import Admission, Limits
+from runner.admission import Admission
 from runner.capacity import Capacity, free_memory_bytes, plan_capacity
 from runner.config import EngineConfig
 from runner.draft_depth import DraftDepth, depths_up_to
@@ -23,6 +23,7 @@ from runner.evs_options import check_serving
 from runner.families.embedding import embedding_policy
 from runner.graph_policy import choose_graphs
 from runner.ingest import Ingest
+from runner.limits import Limits
 from runner.linear_forms import best_forms
 from runner.loader import LoadedModel, OnProgress, load_model
 from runner.media_cache import MediaCache
@@ -101,7 +102,7 @@ def build_engine(
     scheduler = Scheduler(config, pages, store, window=capacity.kv.window, pooling=pooling)
     ingest = Ingest(loaded.family, pool, MediaCache(config.media_cache_bytes), store)
     return Assembled(
-        engine=Engine(scheduler, runner, store, _speculation(config, draft, capacity.kv.num_pages)),
+        engine=Engine(scheduler, runner, store, _speculation(config, draft, capacity.kv.num_pages), limits),
         admission=Admission(loaded.family, loaded.tokenizer, ingest, limits, evs=config.evs, seed=config.seed),
         pool=pool,
         pages=pages,

@@ -16,13 +16,14 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter, OrderedDict, deque
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
 
+from runner.errors import RequestError
 from runner.items import MediaItem
 from vision.towers.packed import EncodedCells
 
@@ -83,6 +84,17 @@ class EncoderStore:
     def bytes_of(self, item: MediaItem) -> int:
         planes, width = self._shape
         return planes * width * self._dtype.itemsize * item.selection.kept
+
+    def check_together(self, items: Sequence[MediaItem]) -> None:
+        """Raises RequestError for items whose encodings must be kept at once and cannot be."""
+        needed = sum({item.encoding_key: self.bytes_of(item) for item in items}.values())
+        if needed > self.max_bytes:
+            raise RequestError(
+                "too_large",
+                f"this model reads all pictures at once: they need {needed} bytes of encoder output and the server "
+                f"keeps at most {self.max_bytes}; send fewer, or sample fewer frames",
+                param="messages",
+            )
 
     def get(self, item: MediaItem) -> StoredItem | None:
         return self._entries.get(item.encoding_key)

@@ -16,6 +16,7 @@ from runner.embed_messages import Vector
 from runner.encoder_store import EncoderStore, StoredItem
 from runner.errors import RequestError
 from runner.items import MediaItem
+from runner.limits import Limits, check_addition
 from runner.messages import Delta, FinishReason, TokenLogprob
 from runner.model_runner import ModelRunner, StepResult
 from runner.plan import EncodeJob, StepPlan
@@ -39,9 +40,15 @@ class Engine:
     """The model's thread alone calls this."""
 
     def __init__(
-        self, scheduler: Scheduler, runner: ModelRunner, store: EncoderStore, speculation: Speculation
+        self,
+        scheduler: Scheduler,
+        runner: ModelRunner,
+        store: EncoderStore,
+        speculation: Speculation,
+        limits: Limits,
     ) -> None:
         self.scheduler = scheduler
+        self._limits = limits
         self.store = store
         self.speculation = speculation
         self.runner = runner
@@ -73,7 +80,11 @@ class Engine:
 
     def append(self, sequence_id: SequenceId, addition: Addition) -> None:
         """Append rows to a live sequence before its next step; what comes too late is counted. A sequence that was
-        drawing goes on behind the new rows."""
+        drawing goes on behind the new rows. Raises RequestError for more than can be held (see limits.check_addition);
+        the sequence then goes on without them."""
+        if (sequence := self._sequences.get(sequence_id)) is not None:
+            waiting = [other for owner, other in self._additions if owner == sequence_id]
+            check_addition(self._limits, self.store, sequence, waiting, addition)
         self._additions.append((sequence_id, addition))
 
     def _append_waiting(self) -> None:

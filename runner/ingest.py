@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -86,7 +85,7 @@ class Ingest:
         self._pool = pool
         self.cache = cache
         self.decodes: Counter[tuple[str, str]] = Counter()  # (backend, why not the one that was set, or "")
-        self._store = store
+        self.store = store
 
     def choose(self, part: MediaPart, siblings: int, policy: EvsPolicy, cancel: threading.Event) -> Chosen:
         """Decode and select, each from the cache if it was done before. Images are never pruned."""
@@ -101,7 +100,7 @@ class Ingest:
             raise translate_media_error(error) from error
         selection = self.cache.selection(key, policy) or self._select(key, decoded, policy)
         chosen = Chosen(key=key, decoded=decoded, policy=policy, selection=selection)
-        self._check_bytes(chosen.provisional_item)
+        self.check_bytes(chosen.provisional_item)
         return chosen
 
     def finish(self, chosen: Chosen, caller: Caller) -> MediaItem:
@@ -127,24 +126,14 @@ class Ingest:
             self.cache.keep_selection(key, policy, selection)
         return selection
 
-    def check_together(self, items: Sequence[MediaItem]) -> None:
-        """Raises RequestError for items whose encodings must be kept at once and cannot be."""
-        needed = sum({item.encoding_key: self._store.bytes_of(item) for item in items}.values())
-        if needed > self._store.max_bytes:
-            raise RequestError(
-                "too_large",
-                f"this model reads all pictures at once: they need {needed} bytes of encoder output and the server "
-                f"keeps at most {self._store.max_bytes}; send fewer, or sample fewer frames",
-                param="messages",
-            )
-
-    def _check_bytes(self, item: MediaItem) -> None:
-        needed = self._store.bytes_of(item)
-        if needed > self._store.max_bytes:
+    def check_bytes(self, item: MediaItem) -> None:
+        """Raises RequestError for an item whose encoding can never be kept."""
+        needed = self.store.bytes_of(item)
+        if needed > self.store.max_bytes:
             raise RequestError(
                 "too_large",
                 f"this {item.kind} needs {needed} bytes of encoder output and the server keeps at most "
-                f"{self._store.max_bytes}; sample fewer frames or a smaller size",
+                f"{self.store.max_bytes}; sample fewer frames or a smaller size",
                 param="messages",
             )
 

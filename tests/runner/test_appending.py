@@ -15,6 +15,7 @@ from runner.appending import Addition, extend_prompt, lay_out_addition
 from runner.errors import RequestError
 from runner.items import MediaItem
 from runner.prompt import Prompt
+from runner.ranges import longest_range
 from runner.requests import EvsOptions
 from runner.sequence import Sequence
 from tests.checkpoints import BUILDERS
@@ -137,6 +138,70 @@ def test_the_worked_example_of_positions() -> None:
     assert extend_prompt(long, [], one, num_items=0).next_position == 5
     after = extend_prompt(long, [7], one, num_items=0)
     assert (after.positions.tolist(), after.next_position) == ([[0, 1, 5, 6]], 7)
+
+
+# ------------------------------------------------------------------------------------------------- what can be held
+
+
+def words(engine: LocalEngine, rows: int) -> Addition:
+    """So many rows of text, exactly: a letter is a token in all tokenizers here."""
+    loaded = engine.assembled.loaded
+    addition = lay_out_addition(loaded.family, loaded.tokenizer, ["a" * rows])
+    assert len(addition.prompt) == rows
+    return addition
+
+
+@pytest.mark.parametrize("bound", ["context", "pages"])
+def test_no_more_is_appended_than_can_be_held(local: tuple[LocalEngine, Path], bound: str) -> None:
+    """To the row: what fits with all that may still be drawn is read and answered behind; a row more, in one go or in
+    two, is refused, and the sequence goes on as if nobody had asked."""
+    engine, folder = local
+    context = 160  # ten pages
+    page_bytes = engine.engine.runner.backend.layout.page_bytes
+    values = {"max_model_len": context} if bound == "context" else {"kv_memory_bytes": 10 * page_bytes}
+    small = rebuilt(engine, folder, **values)
+    alone = small.answer([as_message(["one"])], sampling=small.everything(8))
+    room = context - alone.usage.prompt_tokens - 8
+    for sizes, is_taken in (([room], True), ([room - 20, 20], True), ([room + 1], False), ([room - 20, 21], False)):
+        name = small.submit([as_message(["one"])], sampling=small.everything(8))
+        while small.engine._sequences[name, 0].num_drawn < 3:
+            small.step()
+        refusals = []
+        for size in sizes:
+            try:
+                small.engine.append((name, 0), words(small, size))
+            except RequestError as refusal:
+                refusals.append((refusal.kind, refusal.code, f"{context + 1} tokens" in refusal.message))
+        small.run()
+        found = small.answers[name, 0]
+        assert (found.finish_reason, len(found.token_ids)) == ("length", 8)
+        assert found.token_ids[:3] == alone.token_ids[:3]
+        assert refusals == ([] if is_taken else [("invalid", "context_length_exceeded", True)])
+        if sizes == [room + 1]:
+            assert_same(found, alone)
+
+
+def test_an_addition_that_no_step_can_read_is_refused(local: tuple[LocalEngine, Path]) -> None:
+    """Gemma 3 reads a picture's rows both ways, so they must fit a step, and their encodings the store."""
+    engine, folder = local
+    if engine.assembled.loaded.family.shape.prefix == "none":
+        pytest.skip("this model reads forwards alone")
+    laid = engine.lay_out([as_message(WHOLE)])
+    head, tail = cut(laid.prompt, laid.items, row_of_second(laid.prompt) + 2)
+    rows = longest_range(tail.prompt.ranges)
+    for values, kind in (({"max_num_batched_tokens": rows - 1}, "invalid"), ({"encoder_cache_bytes": 1}, "too_large")):
+        small = rebuilt(engine, folder, max_num_seqs=1, **values)
+        sequence = submit(small, head, laid.items[:1])
+        with pytest.raises(RequestError) as refusal:
+            small.engine.append(sequence.id, tail)
+        assert refusal.value.kind == kind
+        small.engine._append_waiting()
+        assert (len(sequence), sequence.items) == (len(head), laid.items[:1])
+        small.receive(small.engine.abort(sequence.request_id, None))
+    small = rebuilt(engine, folder, max_num_seqs=1, max_num_batched_tokens=max(rows, longest_range(head.ranges)))
+    sequence = submit(small, head, laid.items[:1])
+    small.engine.append(sequence.id, tail)
+    assert finish(small, sequence).finish_reason == "length"
 
 
 def test_what_comes_too_late_is_counted(local: tuple[LocalEngine, Path]) -> None:

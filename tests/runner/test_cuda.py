@@ -20,6 +20,7 @@ from runner.engine import Engine
 from runner.families.base import GenerationDefaults
 from runner.families.embedding import embedding_policy
 from runner.graph_policy import choose_graphs
+from runner.limits import Limits
 from runner.loader import LoadedModel, load_model
 from runner.model_runner import ModelRunner
 from runner.pages import PagePool
@@ -66,7 +67,12 @@ def make_engine(config: EngineConfig, loaded: LoadedModel, graphs: str) -> Engin
     )
     pages, pooling = PagePool(capacity.kv.num_pages), embedding_policy(loaded.family).pooling
     scheduler = Scheduler(config, pages, store, window=capacity.kv.window, pooling=pooling)
-    return Engine(scheduler, runner, store, Speculation(None, DraftDepth((1,))))
+    limits = Limits(
+        max_model_len=capacity.max_model_len, max_positions=shape.max_positions,
+        kv_tokens=capacity.kv.num_pages * config.page_size, max_media_items=1,
+        step_tokens=config.max_num_batched_tokens,
+    )  # fmt: skip
+    return Engine(scheduler, runner, store, Speculation(None, DraftDepth((1,))), limits)
 
 
 def make_frames(side: int, *, num_frames: int) -> VideoFrames:
