@@ -18,7 +18,7 @@ from runner.chat import Piece, render_pieces
 from runner.errors import RequestError
 from runner.families.base import STRUCTURAL, DenseSpan, Family, ItemText
 from runner.items import MediaItem
-from runner.ranges import prefix_ranges, prune_ranges
+from runner.ranges import prefix_ranges, prune_ranges, range_at
 from runner.requests import ChatMessage
 from runner.tokenizer import PromptTokenizer
 
@@ -51,6 +51,18 @@ class Prompt:
         """Numbers of the items that have cells in these rows."""
         owners = self.item[rows[0] : rows[1]][self.rank[rows[0] : rows[1]] >= 0]
         return [int(index) for index in np.unique(owners)]
+
+    def items_from(self, row: int) -> list[int]:
+        """Numbers of the items that must be there for rows to be computed from this one on: those of a range, which is
+        computed whole or not at all, or that of the next cell.
+
+        Worked example, six rows of items - 1 0 1 - 0: from rows 0, 2, 4 and 6 on 1, 0, 0 and none; where rows 1 to 3
+        are a range, from row 1 on 0 and 1.
+        """
+        if (found := range_at(self.ranges, row)) is not None:
+            return self.items_within(found)
+        cells = np.flatnonzero(self.rank[row:] >= 0)[:1] + row
+        return [int(index) for index in self.item[cells]]
 
 
 def build_prompt(

@@ -78,7 +78,7 @@ class Scheduler:
         tokens = self._config.max_num_batched_tokens
         rows: list[RowsWork] = []
         self._admit()
-        self._hold_first_range()
+        self._hold_first()
         reserved = self._reserved_rows()
         decoding = self.decoding
         depth = self._depth(decoding, drafts, tokens - reserved)
@@ -184,10 +184,11 @@ class Scheduler:
         return sorted((*turns, *self.jobs), key=lambda turn: (turn.priority, turn.arrival))
 
     def _needs(self, turn: Sequence | EncodeJob) -> list[MediaItem]:
-        """The items whose encodings will still be read."""
+        """The items whose encodings will still be read, first those without which nothing more is computed."""
         if isinstance(turn, EncodeJob):
             return [turn.item]
-        return [i for i, row in zip(turn.items, turn.last_rows, strict=True) if turn.num_computed_tokens <= row]
+        read = zip(turn.items, turn.last_rows, strict=True)
+        return [*turn.next_items, *(item for item, row in read if turn.num_computed_tokens <= row)]
 
     def _reach(self, sequence: Sequence, encoder: EncoderQueue) -> int:
         """The first row at or after num_computed_tokens that cannot be computed in this step."""
@@ -211,17 +212,14 @@ class Scheduler:
             return 0
         return found[1] - found[0]
 
-    def _hold_first_range(self) -> None:
-        """Take room for all encodings that the first prefill's next range reads. They fit, by themselves; where those
-        of later turns are in the way, these are encoded again, or each could wait for the other's."""
-        first = next((sequence for sequence in self.running if not sequence.is_decoding), None)
-        found = None if first is None else range_at(first.prompt.ranges, first.num_computed_tokens)
-        if first is None or found is None:
-            return
-        items = [first.items[index] for index in first.prompt.items_within(found)]
+    def _hold_first(self) -> None:
+        """Take room for what the first in line reads next. It fits, by itself; where encodings of later turns are in
+        the way, or those that it reads later itself, these are encoded again, or each could wait for the other's."""
+        first = next(iter(self._turns()), None)
+        items = [] if first is None else [first.item] if isinstance(first, EncodeJob) else first.next_items
         if any(self._store.open(item) is None for item in items):
             self._store.keep_pinned(set(items))
-            assert all(self._store.open(item) is not None for item in items), "a range was admitted that cannot be held"
+            assert all(self._store.open(item) is not None for item in items), "what was admitted cannot be held"
 
     # --------------------------------------------------------------------------------------------------- afterwards
 

@@ -86,6 +86,11 @@ class Sequence:
         return len(self.prompt) + len(self.output)
 
     @property
+    def next_items(self) -> list[MediaItem]:
+        """What its next rows read of encodings (see Prompt.items_from)."""
+        return [self.items[index] for index in self.prompt.items_from(self.num_computed_tokens)]
+
+    @property
     def is_decoding(self) -> bool:
         """All rows but the newest token's are computed."""
         return bool(self.output) and self.num_computed_tokens == len(self) - 1

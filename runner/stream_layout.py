@@ -37,7 +37,10 @@ def lay_window(admission: Admission, settings: StreamSettings, slots: Sequence[S
     admission.check_length(len(prompt))
     sources = [(item, rank) for slot, keep in zip(slots, layout.selection.keep, strict=True)
                for item, rank in _sources(slot, keep)]  # fmt: skip
-    return point_at(prompt, sources)
+    laid = point_at(prompt, sources)
+    for item in laid.items:
+        admission.ingest.check_bytes(item)
+    return laid
 
 
 def point_at(prompt: Prompt, sources: Sequence[tuple[MediaItem, int]]) -> LaidWindow:

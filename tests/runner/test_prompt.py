@@ -3,12 +3,14 @@ dense."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from runner.families.base import DenseSpan
 from runner.items import MediaItem
-from runner.prompt import prune_prompt
+from runner.prompt import Prompt, prune_prompt
 from tests.items import item_of
 from vision.frames import VideoFrames
 from vision.patches import PatchGrid
@@ -37,6 +39,15 @@ def test_pruning_is_the_worked_example() -> None:
     assert prompt.rank.tolist() == [-1, 0, 1, -1]
     assert prompt.item.tolist() == [-1, 0, 0, -1]
     assert prompt.next_position == 5
+
+
+def test_what_the_next_rows_read_is_the_worked_example() -> None:
+    item = np.array([-1, 1, 0, 1, -1, 0], np.int32)
+    rows = Prompt(
+        token_ids=np.arange(6), positions=np.arange(6)[None], item=item, rank=np.minimum(item, 0), next_position=6
+    )
+    assert [rows.items_from(row) for row in (0, 2, 4, 6)] == [[1], [0], [0], []]
+    assert replace(rows, ranges=((1, 4),)).items_from(1) == [0, 1]
 
 
 def test_text_continues_at_the_dense_maximum_though_the_last_cells_are_dropped() -> None:

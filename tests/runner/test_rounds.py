@@ -162,7 +162,7 @@ def must_happen(stage: Stage) -> set[str]:
     if stage.additions:
         wanted |= {"appended to a prompt", "appended later"}
     layout, prefix = stage.local.engine.runner.backend.layout, stage.family.shape.prefix
-    if layout.window is None:
+    if layout.window is None and prefix != "prompt":  # such a prompt is computed whole or not at all
         wanted |= {"hit"}
     if prefix == "none":
         wanted |= {"clip cut by a chunk", "hit that ends inside a clip", "hit of all there is"}

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import LocalEngine, local_engine, rebuilt
-from tests.oracle import as_message, noise_clip
+from tests.oracle import as_message, noise_clip, noise_picture
+from tests.runner.test_history import assert_same
 
 BUDGET = 16
 LONG = ["word " * 300]
@@ -77,6 +78,28 @@ def test_alone_a_prompt_gets_the_whole_budget(loaded: tuple[LocalEngine, Path]) 
     engine = rebuilt(*loaded, max_num_batched_tokens=BUDGET, max_num_seqs=8)
     name, rows = submit(engine, LONG)
     assert steps_until(engine, name) == ceil(rows / BUDGET)
+
+
+def test_what_is_read_later_does_not_keep_out_what_is_read_first(loaded: tuple[LocalEngine, Path]) -> None:
+    """There is room for one encoding. The first request has read its clip and holds its picture's when another comes
+    that begins with the clip: the picture, which that one reads too, gives way."""
+    turn = [noise_clip(5, num_frames=2, size=(64, 64)), noise_picture(6, size=(160, 160)), "?"]
+    local, folder = loaded
+    clip, picture = local.lay_out([as_message(turn)]).items
+    store = local.assembled.store
+    assert store.bytes_of(clip) < store.bytes_of(picture)
+    alone = local.answer([as_message(turn)])
+    engine = rebuilt(
+        local, folder, max_num_batched_tokens=BUDGET, max_num_seqs=4, encoder_cache_bytes=store.bytes_of(picture),
+        prefix_cache_bytes=0,
+    )  # fmt: skip
+    names = [engine.submit([as_message(turn)])]
+    while (entry := engine.assembled.store.get(picture)) is None or not entry.is_complete:
+        engine.step()
+    names += [engine.submit([as_message(turn)], priority=priority) for priority in (1, 0)]
+    engine.run(max_steps=500)
+    for name in names:
+        assert_same(engine.answers[name, 0], alone)
 
 
 def test_a_step_keeps_its_budgets_apart(loaded: tuple[LocalEngine, Path]) -> None:
