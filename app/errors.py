@@ -12,7 +12,7 @@ from typing import Any
 from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 
-from runner.errors import EngineDeadError, RequestError
+from runner.errors import EngineDeadError, EngineSilentError, RequestError
 from runner.messages import ErrorKind
 
 MAX_MESSAGE_CHARS = 1000
@@ -32,6 +32,7 @@ TABLE: dict[ErrorKind, tuple[int, str]] = {
     "internal": (500, "server_error"),
 }
 INTERNAL_MESSAGE = "the server failed on this request; it was logged, and trying again may help"
+SILENT_MESSAGE = "the engine does not answer; try again later"
 DEAD_MESSAGE = "the engine has stopped; the server has to be restarted"
 
 CONTENT_TYPES = ("text", "image_url", "video_url", "file", "input_video")
@@ -83,6 +84,9 @@ def describe_error(error: Exception) -> ApiError:
             message = INTERNAL_MESSAGE if error.kind == "internal" else error.message
             headers = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
             return ApiError(status, message, kind, error.param, error.code or error.kind, headers)
+        case EngineSilentError():
+            headers = {"Retry-After": str(RETRY_AFTER_S)}
+            return ApiError(503, SILENT_MESSAGE, "server_error", None, "engine_silent", headers)
         case EngineDeadError():
             return ApiError(503, DEAD_MESSAGE, "server_error", None, "engine_dead")
         case ValidationError():

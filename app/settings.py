@@ -79,6 +79,9 @@ class Settings(BaseSettings):
     api_key: Names = Field([], repr=False, description="a key clients must send; repeat for more")
     allowed_origins: Names = Field([], description="web origins that may call this server (CORS); repeat for more")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="what to log")
+    engine_silence_s: float = Field(
+        30.0, gt=0, description="seconds without a sign of life after which the engine counts as silent: 503"
+    )
     shutdown_grace_s: float = Field(10.0, ge=0, description="seconds that running requests get at shutdown")
 
     # the model
@@ -217,6 +220,7 @@ class Settings(BaseSettings):
             ),
             evs=self._evs_serving(),
             media_cache_bytes=self.media_cache,
+            silence_s=self.engine_silence_s,
             decode=DecodeLimits(
                 max_bytes=self.max_upload,
                 max_pixels_per_frame=self.max_pixels_per_frame,

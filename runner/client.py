@@ -16,8 +16,10 @@ import msgspec
 from runner.config import EngineConfig
 from runner.embed_messages import Embed
 from runner.embedding_client import EmbeddingStream
-from runner.errors import EngineDeadError, EngineError, EngineStartError, RequestError
+from runner.errors import EngineDeadError, EngineError, EngineSilentError, EngineStartError, RequestError
+from runner.heartbeat import Heartbeat, Pong
 from runner.hosting import EngineHandle, start_engine_process, start_engine_thread
+from runner.inbox import RequestInbox
 from runner.messages import (
     Abort,
     Accepted,
@@ -33,7 +35,6 @@ from runner.messages import (
     Loading,
     Overlay,
     Progress,
-    Rejected,
     Render,
     Rendered,
     Shutdown,
@@ -46,13 +47,14 @@ from runner.stream_messages import OpenStream
 from runner.wire import encode_frame, read_from_engine
 
 _ENGINE_GONE = "the engine has stopped; restart the server"
+_ENGINE_SILENT = "the engine does not answer; try again later"
 _Answer = TypeVar("_Answer", bound=Message)
 
 
 class GenerationStream:
     """One accepted request. Iterate for its deltas (all indexes mixed); leaving early aborts what is left."""
 
-    def __init__(self, client: EngineClient, request_id: str, n: int, accepted: Accepted, inbox: _Inbox) -> None:
+    def __init__(self, client: EngineClient, request_id: str, n: int, accepted: Accepted, inbox: RequestInbox) -> None:
         self.accepted = accepted
         self._client = client
         self._request_id = request_id
@@ -81,32 +83,6 @@ class GenerationStream:
         self._open.clear()
 
 
-class _Inbox:
-    """Messages for one request; `fail` wakes its reader with an error."""
-
-    def __init__(self, progress: Callable[[Progress], None] | None = None) -> None:
-        self._queue: asyncio.Queue[Message | EngineError] = asyncio.Queue()
-        self._progress = progress
-
-    def put(self, message: Message) -> None:
-        if isinstance(message, Progress):
-            if self._progress is not None:
-                self._progress(message)
-            return
-        self._queue.put_nowait(message)
-
-    def fail(self, error: EngineError) -> None:
-        self._queue.put_nowait(error)
-
-    async def get(self) -> Message:
-        item = await self._queue.get()
-        if isinstance(item, EngineError):
-            raise item
-        if isinstance(item, Rejected):
-            raise RequestError(item.kind, item.message, param=item.param, code=item.code)
-        return item
-
-
 class EngineClient:
     """Sends requests to one engine and hands each its own answers."""
 
@@ -116,26 +92,37 @@ class EngineClient:
         writer: asyncio.StreamWriter,
         handle: EngineHandle,
         info: EngineInfo,
+        *,
+        silence_s: float,
     ) -> None:
+        """silence_s: see Heartbeat."""
         self.info = info
         self._reader = reader
         self._writer = writer
         self.handle = handle
-        self._inboxes: dict[str, _Inbox] = {}
+        self._inboxes: dict[str, RequestInbox] = {}
         self._dead: EngineDeadError | None = None
-        self._pump = asyncio.create_task(self._read_forever())
+        self._heartbeat = Heartbeat(self.send, self._fail_all, silence_s=silence_s)
+        self._tasks = [asyncio.create_task(work) for work in (self._read_forever(), self._heartbeat.run())]
 
     @property
     def is_alive(self) -> bool:
         return self._dead is None and self.handle.is_alive()
+
+    @property
+    def trouble(self) -> EngineDeadError | None:
+        """Why no request would be answered now: the engine is gone, or it is there and silent, which may pass."""
+        if not self.is_alive:
+            return self._dead or EngineDeadError(_ENGINE_GONE)
+        return EngineSilentError(_ENGINE_SILENT) if self._heartbeat.is_silent else None
 
     async def generate(
         self, request: Generate, *, progress: Callable[[Progress], None] | None = None
     ) -> GenerationStream:
         """Submit and wait until everything that could be refused has been checked.
 
-        Raises RequestError when refused, EngineDeadError when the engine is gone. If the caller is cancelled while
-        waiting, the request is aborted wherever it is.
+        Raises RequestError when refused, EngineDeadError when the engine is gone or silent. If the caller is cancelled
+        while waiting, the request is aborted wherever it is.
         """
         inbox, accepted = await self._ask(request, request.request_id, progress)
         assert isinstance(accepted, Accepted)
@@ -171,18 +158,19 @@ class EngineClient:
         self.send(DropCaches())
 
     async def close(self, *, grace_s: float = 5.0) -> None:
-        """Stop the engine: let running requests finish for `grace_s`, then end it in any case."""
+        """Stop the engine: let running requests finish for `grace_s`, then end it in any case; at once if it is
+        silent."""
         with contextlib.suppress(EngineError):
             self.send(Shutdown(grace_s=grace_s))
-        deadline = asyncio.get_running_loop().time() + grace_s + 5.0
+        deadline = asyncio.get_running_loop().time() + (0.0 if self._heartbeat.is_silent else grace_s + 5.0)
         while self.handle.is_alive() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.02)
         if self.handle.is_alive():
             self.handle.kill()
         self.handle.join(5.0)
-        self._pump.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._pump
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await _close_writer(self._writer)
 
     # ------------------------------------------------------------------------------------- used by GenerationStream
@@ -201,20 +189,21 @@ class EngineClient:
 
     async def _ask(
         self, request: Message, request_id: str, progress: Callable[[Progress], None] | None = None
-    ) -> tuple[_Inbox, Message]:
+    ) -> tuple[RequestInbox, Message]:
         inbox = self._enter(request_id, progress)
         try:
             self.send(request)
-            await self._writer.drain()
             return inbox, await inbox.get()
         except BaseException as error:
             self.forget(request_id, abort=not isinstance(error, RequestError))
             raise
 
-    def _enter(self, request_id: str, progress: Callable[[Progress], None] | None) -> _Inbox:
+    def _enter(self, request_id: str, progress: Callable[[Progress], None] | None) -> RequestInbox:
+        if (trouble := self.trouble) is not None:
+            raise trouble
         if request_id in self._inboxes:
             raise RequestError("invalid", f"request id {request_id!r} is already in use", param="request_id")
-        inbox = self._inboxes[request_id] = _Inbox(progress)
+        inbox = self._inboxes[request_id] = RequestInbox(progress)
         return inbox
 
     async def _ask_once(self, request: Message, request_id: str, kind: type[_Answer]) -> _Answer:
@@ -231,8 +220,14 @@ class EngineClient:
             pass
         finally:
             self._dead = EngineDeadError(_ENGINE_GONE)
-            for inbox in self._inboxes.values():
-                inbox.fail(self._dead)
+            self._tasks[1].cancel()
+            self._fail_all()
+
+    def _fail_all(self) -> None:
+        """Whoever waits is told why. What the requests hold is freed as their callers leave, at the other end when it
+        hears of that."""
+        for inbox in self._inboxes.values():
+            inbox.fail(self._dead or EngineSilentError(_ENGINE_SILENT))
 
     def _route(self, message: FromEngine) -> None:
         if isinstance(message, StepOutput):
@@ -240,6 +235,8 @@ class EngineClient:
                 self._deliver(delta.request_id, delta)
             for vector in message.vectors:
                 self._deliver(vector.request_id, vector)
+        elif isinstance(message, Pong):
+            self._heartbeat.hear(message)
         elif not isinstance(message, EngineInfo | Loading | Fatal):
             self._deliver(message.request_id, message)
 
@@ -267,7 +264,7 @@ async def start_engine(
         handle.kill()
         await _close_writer(writer)
         raise
-    return EngineClient(reader, writer, handle, info)
+    return EngineClient(reader, writer, handle, info, silence_s=config.silence_s)
 
 
 async def _wait_until_loaded(reader: asyncio.StreamReader, on_loading: Callable[[Loading], None] | None) -> EngineInfo:

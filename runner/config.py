@@ -65,7 +65,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     `prefix_cache_bytes` bounds what of that pool is kept for prompts to come while nobody reads it,
     0: nothing;
     `max_encoder_patches` bounds the patches one step may encode, `max_encoder_patches_decoding` those of a step in
-    which answers wait for their next token.
+    which answers wait for their next token; `silence_s` is how long the engine may leave its client without a sign
+    of life.
     """
 
     model: str
@@ -91,6 +92,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     graphs: Literal["auto", "always", "never"] = "auto"
     evs: EvsServing = EvsServing()
     media_cache_bytes: int = 256 << 20
+    silence_s: float = 30.0
     decode: DecodeLimits = DecodeLimits()
     seed: int | None = None
     log_level: Literal["debug", "info", "warning", "error"] = "info"

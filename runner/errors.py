@@ -4,6 +4,7 @@
     |- RequestError        this request was refused; its kind says how (see messages.ErrorKind)
     |- RequestCancelled    nobody waits for this request any more
     |- EngineDeadError     the engine's process is gone: nothing can be answered
+    |  `- EngineSilentError  it is there and does not answer, which may pass
     `- EngineStartError    the engine could not start; the message says what to do
 
 Knows nothing of HTTP: the one table that maps kinds to statuses is in app/errors.py.
@@ -35,6 +36,10 @@ class RequestCancelled(EngineError):  # noqa: N818 - its client's wish, not a fa
 
 class EngineDeadError(EngineError):
     """The engine's process has ended; requests in flight fail with this."""
+
+
+class EngineSilentError(EngineDeadError):
+    """The engine's process is there and does not answer; requests in flight fail with this. It may come back."""
 
 
 class EngineStartError(EngineError):

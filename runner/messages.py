@@ -1,16 +1,16 @@
 """The plain data that crosses the door between the HTTP process and the engine.
 
 Owns every message type and its msgpack form; knows nothing of torch, sockets or HTTP. All structs are frozen: a
-message is made once and never filled in later. Half-open intervals, seconds and bytes in names, as everywhere.
-"""
+message is made once and never filled in later."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import msgspec
 
 from runner.embed_messages import Embed, Vector
+from runner.heartbeat import Ping, Pong
 from runner.requests import ChatMessage, EvsOptions, MediaPart, Message, SamplingParams
 from runner.stream_messages import (
     FramesDropped,
@@ -98,6 +98,7 @@ class Shutdown(Message, frozen=True, kw_only=True):
 
 ToEngine = (
     Generate | Embed | Render | Overlay | OpenStream | StreamData | StreamEnd | Abort | GetStats | DropCaches | Shutdown
+    | Ping
 )  # fmt: skip
 
 
@@ -276,13 +277,12 @@ class Fatal(Message, frozen=True, kw_only=True):
 
 FromEngine = (
     EngineInfo | Loading | Fatal | Accepted | EmbedAccepted | Rejected | Progress | StepOutput | Rendered | Drawn
-    | Stats | StreamOpened | WindowLaid | FramesDropped | StreamTaken | StreamEnded
+    | Stats | StreamOpened | WindowLaid | FramesDropped | StreamTaken | StreamEnded | Pong
 )  # fmt: skip
 
 
 # ------------------------------------------------------------------------------------------------------- wire form
 MAX_MESSAGE_BYTES = 1 << 31
-Length = Annotated[int, msgspec.Meta(ge=0, lt=MAX_MESSAGE_BYTES)]
 _encoder = msgspec.msgpack.Encoder()
 _to_engine = msgspec.msgpack.Decoder(ToEngine)
 _from_engine = msgspec.msgpack.Decoder(FromEngine)

@@ -15,6 +15,7 @@ from runner.config import EngineConfig
 from runner.embed_messages import Embed
 from runner.engine import Engine
 from runner.errors import EngineStartError
+from runner.heartbeat import Ping, Pong
 from runner.messages import (
     Abort,
     Delta,
@@ -33,6 +34,7 @@ from runner.messages import (
 from runner.outbox import Outbox
 from runner.sequence import Sequence
 from runner.stats import collect_stats
+from runner.step_clock import StepClock
 from runner.stream import StreamDoor
 from runner.stream_messages import OpenStream, StreamData, StreamEnd
 from runner.streams import Streams
@@ -77,6 +79,7 @@ class Service:
         self._engine: Engine = assembled.engine
         self._mailbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stop_at: float | None = None
+        self._clock = StepClock()
         door = StreamDoor(
             admission=assembled.admission,
             pool=assembled.pool,
@@ -106,7 +109,8 @@ class Service:
             while not self._is_over():
                 self._take_mail(block=not self._engine.has_work)
                 if self._engine.has_work:
-                    failures = 0 if self._step() else failures + 1
+                    with self._clock.step():
+                        failures = 0 if self._step() else failures + 1
                 if failures >= MAX_FAILED_STEPS:
                     self._outbox.send(Fatal(kind="internal", message="the model fails at every step; see the log"))
                     return
@@ -179,6 +183,8 @@ class Service:
                     request_id,
                     lambda: self._mailbox.put(lambda: self._send(self._engine.abort(request_id, index, reason))),
                 )
+            case Ping(number=number):
+                self._outbox.send(Pong(number=number, num_idle=self._clock.look()))
             case GetStats(request_id=request_id):
                 self._outbox.send(collect_stats(request_id, self._assembled, self._submissions))
             case DropCaches():

@@ -42,10 +42,10 @@ async def get_model(request: Request, name: str) -> dict[str, Any]:
 
 @router.get("/health", response_model=None)
 async def check_health(request: Request) -> Response:
-    """200 while the engine lives. Asks nothing of it, so it is fast under any load."""
+    """200 while the engine lives and gives signs of it. Asks nothing of it, so it is fast under any load."""
     state = get_state(request)
-    if not state.client.is_alive:
-        raise EngineDeadError
+    if (trouble := state.client.trouble) is not None:
+        raise trouble
     return JSONResponse({"status": "ok"})
 
 
@@ -54,8 +54,8 @@ async def check_ready(request: Request) -> Response:
     """200 once the model is loaded, which it is before the port opens, until the server or its engine stops."""
     state = get_state(request)
     state.check_serving()
-    if not state.client.is_alive:
-        raise EngineDeadError
+    if (trouble := state.client.trouble) is not None:
+        raise trouble
     return JSONResponse({"status": "ready"})
 
 
@@ -65,7 +65,7 @@ async def show_metrics(request: Request) -> Response:
     state = get_state(request)
     counters: dict[str, float] = {}
     gauges: dict[str, float] = {
-        "evs:engine_up": float(state.client.is_alive),
+        "evs:engine_up": float(state.client.trouble is None),
         "evs:realtime_sessions": len(state.sessions),
         "evs:files_stored": len(state.shelf),
         "evs:media_bytes_on_disk": state.store.quota.used_bytes,

@@ -203,6 +203,10 @@ class FakeEngine:
             request_id=request.request_id, prompt_token_ids=(1, 2), position_ids=((0, 1),), items=(item,), usage=USAGE
         )
 
+    @property
+    def trouble(self) -> EngineDeadError | None:
+        return None if self.is_alive else EngineDeadError("gone")
+
     async def stats(self, request_id: str) -> Stats:
         if not self.is_alive:
             raise EngineDeadError("gone")

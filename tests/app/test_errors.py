@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from app.errors import MAX_MESSAGE_CHARS, TABLE, ApiError, ClientGoneError, describe_error, error_response, name_field
 from app.schemas import ChatRequest
-from runner.errors import EngineDeadError, RequestError
+from runner.errors import EngineDeadError, EngineSilentError, RequestError
 from runner.messages import ErrorKind
 from tests.app.conftest import user
 
@@ -57,6 +57,7 @@ def test_full_queue_says_when_to_come_back() -> None:
         (RequestError("internal", "secret at 0x7f"), 500),
         (ValueError("secret at 0x7f"), 500),
         (EngineDeadError("secret at 0x7f"), 503),
+        (EngineSilentError("secret at 0x7f"), 503),
         (ClientGoneError(), 499),
     ],
 )

@@ -112,6 +112,7 @@ def test_engine_config_has_every_setting(tmp_path: Path) -> None:
         "log-level": ("log_level", "warning"),
         "prefix-cache": ("prefix_cache_bytes", 4000),
         "media-cache": ("media_cache_bytes", 3000),
+        "engine-silence-s": ("silence_s", 9.0),
         "seed": ("seed", 4),
     }
     limits = {
