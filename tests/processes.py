@@ -1,4 +1,5 @@
-"""What a process and its descendants hold, read from /proc: children, descriptors, shared memory."""
+"""What a process and its descendants hold, read from /proc: children, descriptors, shared memory; and how to wait for
+what a busy machine does when it likes. Knows nothing of servers."""
 
 from __future__ import annotations
 
@@ -42,8 +43,17 @@ def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
-def wait_until(condition: Callable[[], bool], *, timeout_s: float = 30.0, what: str = "the condition") -> None:
+def wait_until(condition: Callable[[], bool], *, timeout_s: float = 60.0, what: str = "the condition") -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
         time.sleep(0.02)
+
+
+def repeat_until(act: Callable[[], object], happened: Callable[[], bool], *, most: int = 20, what: str) -> None:
+    """Do it once, and again until that happened which chance or the machine decides; not for ever."""
+    for _ in range(most):
+        act()
+        if happened():
+            return
+    raise AssertionError(f"{what} did not happen in {most} rounds")

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx2
+
 START_S = 120.0
 
 
@@ -37,6 +39,15 @@ class Server:
             if b"runner.engine_process" in command and parent == self.pid:
                 return int(entry.name)
         raise AssertionError("the server has no engine process")
+
+
+def read_gauges(url: str) -> dict[str, float]:
+    """All of /metrics, the engine's among them: where it is too busy to say, it is asked again."""
+    found: dict[str, float] = {}
+    while "vllm:num_requests_running" not in found:
+        lines = httpx2.get(f"{url}/metrics", timeout=60).text.splitlines()
+        found = {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+    return found
 
 
 @contextmanager

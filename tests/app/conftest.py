@@ -48,7 +48,7 @@ def list_uploads(folder: Path) -> list[str]:
     return [name for _, folders, names in runs for name in (*folders, *names) if name != ".lock"]
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 5.0) -> bool:
+def wait_until(condition: Callable[[], bool], timeout_s: float = 60.0) -> bool:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
@@ -110,7 +110,7 @@ def _run_server(
             yield RunningServer(f"http://127.0.0.1:{port}", port, engine, media_dir, app, stop)
         finally:
             stop()
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from app.version import VERSION
+from tests.processes import children_of, wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -132,7 +133,7 @@ def test_interrupt_while_an_engine_runs_here_leaves_quietly() -> None:
     )
     assert process.stderr is not None
     process.stderr.readline()  # the note about the demo model: the command is under way
-    time.sleep(3.0)
+    wait_until(lambda: bool(children_of(process.pid)), what="the decoding server, which starts while the model loads")
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -74,7 +74,7 @@ def test_a_field_of_200_mb(start_server: StartServer, path: str, kind: str, head
     server = start_server()
     piece = b"a" * 65536
     total = 200 << 20
-    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as client:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
         client.sendall(
             f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\nContent-Length: {total}\r\n\r\n{head}".encode()
         )
@@ -85,7 +85,7 @@ def test_a_field_of_200_mb(start_server: StartServer, path: str, kind: str, head
             try:
                 answer = client.recv(4096)
             except TimeoutError:
-                client.settimeout(10)
+                client.settimeout(60)
                 client.sendall(piece)
                 client.settimeout(0.002)
                 sent += len(piece)
@@ -224,7 +224,7 @@ def test_a_client_that_leaves_ends_the_fetch(start_server: StartServer) -> None:
     with media_host(drip(b"HTTP/1.1 200 OK\r\n\r\n", b"x", 0.05)) as host:
         server = start_server(network=loopback_network(), allowed_media_domains=[f"media.test:{host.port}"])
         body = json.dumps(clip_at(f"http://media.test:{host.port}/"))
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as client:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as client:
             client.sendall(post(CHAT, "application/json", body.encode()))
             assert wait_until(lambda: host.requests != [] and list_uploads(server.media_dir) != [])
         assert wait_until(server.is_clean)
@@ -332,7 +332,7 @@ def test_a_server_that_stops_takes_no_more_work(start_server: StartServer) -> No
     gate = {"open": False}
     engine.step_gate = lambda _: gate["open"]
     server = start_server(engine, shutdown_grace_s=8.0)
-    early, late = (socket.create_connection(("127.0.0.1", server.port), timeout=10) for _ in range(2))
+    early, late = (socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(2))
     with early, late:
         early.sendall(chat_request(stream=False))
         late.sendall(chat_request(stream=False)[:-5])

@@ -25,7 +25,7 @@ from transformers import AutoTokenizer
 from tests.oracle import Clip, Part, answer, lossless_file, noise_clip, png_file
 from tests.processes import children_of, descriptors_of, threads_of, wait_until
 from tests.runner.test_parity import TURNS
-from tests.server import Server, running_server
+from tests.server import Server, read_gauges, running_server
 
 SAMPLES = Path(__file__).parents[2] / "sample_videos"
 
@@ -77,13 +77,8 @@ def ask(turn: list[Part], **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": as_content(turn)}], **values}
 
 
-def gauges(server: Server) -> dict[str, float]:
-    lines = httpx2.get(f"{server.url}/metrics").text.splitlines()
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
-
-
 def is_at_rest(server: Server) -> bool:
-    now = gauges(server)
+    now = read_gauges(server.url)
     busy = now["vllm:num_requests_running"] + now["vllm:num_requests_waiting"] + now["evs:encoder_outputs_pinned"]
     return busy == 0 and now["evs:kv_pages_free"] == now["evs:kv_pages_total"]
 
@@ -200,9 +195,9 @@ def test_a_second_question_decodes_and_encodes_nothing(demo: Server) -> None:
         assert reply.status_code == 200
 
     ask_it()
-    before = gauges(demo)
+    before = read_gauges(demo.url)
     ask_it()
-    after = gauges(demo)
+    after = read_gauges(demo.url)
     for cache in ("media", "encoder"):
         assert after[f"evs:{cache}_cache_misses_total"] == before[f"evs:{cache}_cache_misses_total"]
         assert after[f"evs:{cache}_cache_hits_total"] == before[f"evs:{cache}_cache_hits_total"] + 1
@@ -297,7 +292,7 @@ def test_killing_the_engine_fails_requests_and_health(checkpoint: Callable[[str]
         ]
         for caller in callers:
             caller.start()
-        wait_until(lambda: gauges(server)["vllm:num_requests_running"] == 3, what="three running requests")
+        wait_until(lambda: read_gauges(server.url)["vllm:num_requests_running"] == 3, what="three running requests")
         os.kill(server.engine_pid, signal.SIGKILL)
         for caller in callers:
             caller.join(60)

@@ -291,7 +291,7 @@ async def test_hosts_that_misbehave(store: MediaStore, name: str) -> None:
     with media_host(talk) as host:
         fetcher = make_fetcher(store, f"media.test:{host.port}", **quick)
         assert words in await refuse(fetcher, f"http://media.test:{host.port}/", code)
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 8.5  # the silent ones keep silent for 9
 
 
 async def test_one_fetch_has_one_deadline(store: MediaStore) -> None:

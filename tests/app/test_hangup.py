@@ -15,7 +15,7 @@ CLIP = b"x" * 200_000
 
 
 def connect(server: RunningServer) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=5)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
 def post(path: str, kind: str, body: bytes) -> bytes:
@@ -37,7 +37,7 @@ def ask_request(*, stream: bool) -> bytes:
 
 def is_idle(server: RunningServer) -> bool:
     """Nothing in the engine, nothing on disk, and the server knows it."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as probe:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as probe:
         probe.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         text = b""
         while data := probe.recv(65536):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import socket
 import threading
@@ -27,7 +28,7 @@ from tests.processes import children_of, descriptors_of, wait_until
 from tests.server import Server, running_server
 
 SAMPLES = Path(__file__).parents[2] / "sample_videos"
-IDLE_S = 3.0
+IDLE_S = 8.0
 WINDOW = {"duration_s": 2.0, "stride_s": 1.0, "fps": 2.0}
 
 
@@ -187,24 +188,27 @@ def test_chats_beside_sessions_say_the_same(server: Server) -> None:
     """Law 4 with vectors among answers."""
     question: Any = [{"role": "user", "content": "Describe the video."}]
     alone = official(server).chat.completions.create(model="demo", messages=question, max_tokens=24)
-    stop = threading.Event()
+    stop, streaming = threading.Event(), threading.Event()
+    picture = base64.b64encode(make_image(image_format="JPEG")).decode()
 
     def stream() -> None:
+        """Pictures as fast as there are windows of them."""
         with dial(server) as socket:
             update(socket)
-            number = 0
-            while not stop.is_set():
-                say(socket, "input_video_buffer.append", timestamp_s=number / 2,
-                    image=base64.b64encode(make_image(image_format="JPEG")).decode())  # fmt: skip
-                number += 1
-                time.sleep(0.05)
+            for number in itertools.count():
+                say(socket, "input_video_buffer.append", timestamp_s=number / 2, image=picture)
+                if number >= 5 and number % 2:
+                    hear(socket, "embedding.done")
+                    streaming.set()
+                    if stop.is_set():
+                        break
             say(socket, "input_video_buffer.commit")
-            assert len(windows_of(hear(socket, "input_video_buffer.committed"))) >= 1
+            hear(socket, "input_video_buffer.committed")
 
     thread = threading.Thread(target=stream)
     thread.start()
     try:
-        time.sleep(0.5)
+        assert streaming.wait(60)
         beside = [
             official(server).chat.completions.create(model="demo", messages=question, max_tokens=24) for _ in range(3)
         ]
@@ -245,7 +249,7 @@ def test_abuse_ends_the_session_and_nothing_else(server: Server, name: str) -> N
             pass
         try:
             while True:
-                heard.append(json.loads(socket.recv(timeout=5)))
+                heard.append(json.loads(socket.recv(timeout=30)))
         except (ConnectionClosed, TimeoutError):
             pass
     errors = [event["error"] for event in heard if event["type"] == "error"]
@@ -272,7 +276,7 @@ def check_left_nothing(server: Server, before: tuple[set[int], int]) -> None:
         gone = "evs:realtime_sessions 0.0" in text and "vllm:num_requests_running 0.0" in text
         return gone and (children_of(server.engine_pid), len(descriptors_of(server.engine_pid))) == before
 
-    wait_until(is_clean, timeout_s=20, what="everything freed")
+    wait_until(is_clean, what="everything freed")
     assert httpx2.get(server.url + "/health").status_code == 200
     made = official(server).embeddings.create(model="demo", input="still here", encoding_format="float")
     assert len(made.data[0].embedding) == 256
@@ -285,7 +289,7 @@ def test_too_many_sessions_are_told_so(server: Server) -> None:
         another = stack.enter_context(dial(server))
         assert hear(another, "error")[-1]["error"]["code"] == "too_many_sessions"
         with pytest.raises(ConnectionClosed) as closed:
-            another.recv(timeout=5)
+            another.recv(timeout=30)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1013
 
 
@@ -322,14 +326,19 @@ def test_wrong_events_change_nothing(server: Server) -> None:
 
 
 async def test_windows_come_while_the_clip_is_decoded(server: Server) -> None:
-    """The first event of a long clip is there long before the last."""
-    data = make_clip(frames=240, fps=8, size=(96, 128))
-    body = {"video": "data:video/mp4;base64," + base64.b64encode(data).decode(), "window": WINDOW, "stream": True}
-    async with (
-        httpx2.AsyncClient(timeout=60) as client,
-        client.stream("POST", server.url + "/v1/embeddings", json=body) as answer,
-    ):
-        began = asyncio.get_running_loop().time()
-        now = asyncio.get_running_loop().time
-        times = [now() - began async for line in answer.aiter_lines() if '"embedding.done"' in line]
-    assert len(times) == 29 and times[0] < times[-1] / 3
+    """The first event of a long clip is there long before the last. A busy machine may hand us both at once; then we
+    ask again, about another clip."""
+    for frames in (240, 256, 272, 288):
+        data = make_clip(frames=frames, fps=8, size=(96, 128))
+        body = {"video": "data:video/mp4;base64," + base64.b64encode(data).decode(), "window": WINDOW, "stream": True}
+        async with (
+            httpx2.AsyncClient(timeout=60) as client,
+            client.stream("POST", server.url + "/v1/embeddings", json=body) as answer,
+        ):
+            now = asyncio.get_running_loop().time
+            began = now()
+            times = [now() - began async for line in answer.aiter_lines() if '"embedding.done"' in line]
+        assert len(times) == frames // 8 - 1
+        if times[0] < times[-1] / 3:
+            return
+    raise AssertionError(f"the first of {len(times)} windows came after {times[0]:.2f} of {times[-1]:.2f} s")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +19,7 @@ from transformers import AutoTokenizer
 
 from tests.oracle import Clip, Part, lossless_file, png_file
 from tests.processes import children_of, wait_until
-from tests.server import Server
+from tests.server import Server, read_gauges
 
 CHAT = "/v1/chat/completions"
 NO_EVS = {"method": "none"}
@@ -115,8 +117,20 @@ class Talk:
         return {**error, "status": reply.status_code}
 
     def gauges(self) -> dict[str, float]:
-        lines = httpx2.get(f"{self.server.url}/metrics", timeout=TIMEOUT_S).text.splitlines()
-        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines if line[:1] != "#")}
+        return read_gauges(self.server.url)
+
+    def counted(self, name: str) -> float:
+        """A counter, over all of its labels."""
+        return sum(value for key, value in self.gauges().items() if key.partition("{")[0] == name)
+
+    @contextmanager
+    def full_house(self, places: int) -> Iterator[None]:
+        """Meanwhile every place is taken by an answer that does not end by itself."""
+        body = {**body_of("go on", max_tokens=3000, n=places), "stream": True}
+        with httpx2.stream("POST", self.server.url + CHAT, json=body, timeout=TIMEOUT_S) as answers:
+            assert answers.status_code == 200
+            wait_until(lambda: self.gauges()["vllm:num_requests_running"] == places, what="a full house")
+            yield
 
     def wait_for_rest(self) -> None:
         """Law 7, from outside: nothing runs or waits, every page is free, nothing is pinned."""

@@ -18,6 +18,7 @@ from tests.field.conftest import FLAGS
 from tests.field.talk import NO_EVS, AnyPart, Talk, body_of, file_of, raw, user
 from tests.field.test_caching import told
 from tests.oracle import Clip, noise_clip, noise_picture
+from tests.processes import repeat_until, wait_until
 from tests.server import running_server
 
 CLIPS = [raw(file_of(noise_clip(160 + n, num_frames=3 + n, size=(64, 64 + 32 * (n % 2))))) for n in range(4)]
@@ -27,14 +28,16 @@ PROMPTS: list[list[AnyPart]] = [
 ]  # fmt: skip
 LETTERS = {"65": 100, "66": 100}  # an answer of two letters: there is nearly always a guess, and often a right one
 CONTEXT = 4096
-WAITING = 8
+ACCEPTED, PREEMPTED = "vllm:spec_decode_num_accepted_tokens_total", "vllm:num_preemptions_total"
+WAITING, PLACES = 8, 16
 
 
 @pytest.fixture(scope="module")
 def fixed(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
     """Steps of fixed shape and nobody who guesses, where `talk` guesses, eagerly; and a short queue."""
     folder = checkpoint("qwen3_vl")
-    flags = (*FLAGS, "--graphs", "always", "--speculative-method", "none", "--max-waiting", str(WAITING))
+    flags = (*FLAGS, "--graphs", "always", "--speculative-method", "none", "--max-waiting", str(WAITING),
+             "--max-num-seqs", str(PLACES))  # fmt: skip
     with running_server(folder, *flags, media_dir=tmp_path_factory.mktemp("media")) as server:
         yield Talk(server, folder)
 
@@ -42,19 +45,16 @@ def fixed(checkpoint: Callable[[str], Path], tmp_path_factory: pytest.TempPathFa
 def test_fixed_shapes_and_guesses_change_no_answer(talk: Talk, fixed: Talk) -> None:
     """B-GRAPH-3, B-SPEC-1, M-TEXT-1: words, pictures and clips, greedy, with one server guessing and the other not."""
     graphs = 'evs:steps_total{mode="graph",reason="decode"}'
-    before, guessed = fixed.gauges().get(graphs, 0.0), accepted(talk)
-    for bias in ({}, {"65": 100}):
-        for parts in PROMPTS:
-            fields = {"max_tokens": 16, "logit_bias": bias}
-            assert told(fixed, *parts, **fields).reads_like(told(talk, *parts, **fields))
+    before, guessed = fixed.gauges().get(graphs, 0.0), talk.counted(ACCEPTED)
+
+    def compare() -> None:
+        for bias in ({}, {"65": 100}):
+            for parts in PROMPTS:
+                fields = {"max_tokens": 16, "logit_bias": bias}
+                assert told(fixed, *parts, **fields).reads_like(told(talk, *parts, **fields))
+
+    repeat_until(compare, lambda: talk.counted(ACCEPTED) > guessed, what="a guess that is right")
     assert fixed.gauges()[graphs] >= before + 15 * 2 * len(PROMPTS)
-    assert accepted(talk) > guessed
-
-
-def accepted(talk: Talk) -> float:
-    return sum(
-        count for name, count in talk.gauges().items() if name.startswith("vllm:spec_decode_num_accepted_tokens_total")
-    )
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 7, 9])
@@ -64,8 +64,7 @@ def test_batches_between_two_sizes(talk: Talk, fixed: Talk, count: int) -> None:
     fields = {"n": count, "temperature": 1.2, "seed": 9, "max_tokens": 24}
     with ThreadPoolExecutor(1) as pool:
         beside = pool.submit(fixed.tokens, CLIPS[1], "?", max_tokens=60)
-        replies = [t.ask(CLIPS[0], "?", **fields)["choices"] for t in (fixed, talk)]
-        ours, theirs = ([choice["token_ids"] for choice in choices] for choices in replies)
+        ours, theirs = (answers_of(t.ask(CLIPS[0], "?", **fields)) for t in (fixed, talk))
         assert ours == theirs
         assert beside.result() == talk.tokens(CLIPS[1], "?", max_tokens=60)
 
@@ -112,11 +111,15 @@ def test_what_does_not_fit_is_not_encoded(talk: Talk) -> None:
 
 
 def test_a_full_queue_turns_away(fixed: Talk) -> None:
-    """B-Q-1: 48 at once where eight may wait: some are told to come again, all others are answered as ever."""
+    """B-Q-1: 48 at once in a full house where eight may wait: some are told to come again, all others are answered as
+    ever."""
     alone = fixed.tokens(CLIPS[0], "?", max_tokens=12)
     bodies = [body_of(raw(CLIPS[0].data + bytes(n)), "?", max_tokens=12) for n in range(1, 49)]  # each is decoded
     with ThreadPoolExecutor(48) as pool:
-        replies = list(pool.map(fixed.send, bodies))
+        with fixed.full_house(PLACES):
+            asked = [pool.submit(fixed.send, body) for body in bodies]
+            wait_until(lambda: any(one.done() for one in asked), what="the first that is turned away")
+        replies = [one.result() for one in asked]
     turned = [reply for reply in replies if reply.status_code == 429]
     assert turned and all(reply.headers["retry-after"] for reply in turned)
     answered = [reply for reply in replies if reply.status_code == 200]
@@ -130,16 +133,26 @@ def test_a_full_queue_turns_away(fixed: Talk) -> None:
 
 
 def test_guesses_in_hardly_any_memory(talk: Talk, tight: Talk) -> None:
-    """C-ENC-3, B-PREEMPT-1: thirty answers about clips that outgrow the pages and are preempted between guesses."""
-    before = tight.gauges()["vllm:num_preemptions_total"], accepted(tight)
-    fields = {"max_tokens": 60, "logit_bias": LETTERS, "temperature": 1, "seed": 4}
-    alone = [talk.tokens(clip, "?", **fields) for clip in CLIPS]
-    with ThreadPoolExecutor(30) as pool:
-        together = list(pool.map(lambda n: tight.tokens(CLIPS[n % 4], "?", **fields), range(30)))
-    assert together == [alone[number % 4] for number in range(30)]
+    """C-ENC-3, B-PREEMPT-1: thirty answers about clips that outgrow the pages and are preempted between guesses. The
+    six of a request come together, and are more than the pages hold."""
+    before = [tight.counted(name) for name in (PREEMPTED, ACCEPTED)]
+    fields = {"max_tokens": 60, "logit_bias": LETTERS, "temperature": 1, "seed": 4, "n": 6}
+    alone = [answers_of(talk.ask(clip, "?", **fields)) for clip in CLIPS]
+
+    def ask_together() -> None:
+        with ThreadPoolExecutor(5) as pool:
+            together = list(pool.map(lambda n: answers_of(tight.ask(CLIPS[n % 4], "?", **fields)), range(5)))
+        assert together == [alone[number % 4] for number in range(5)]
+
+    def happened() -> bool:
+        return all(tight.counted(name) > old for name, old in zip((PREEMPTED, ACCEPTED), before, strict=True))
+
+    repeat_until(ask_together, happened, what="a preemption and a guess that is right")
     tight.wait_for_rest()
-    assert tight.gauges()["vllm:num_preemptions_total"] > before[0]
-    assert accepted(tight) > before[1]
+
+
+def answers_of(reply: dict[str, Any]) -> list[list[int]]:
+    return [choice["token_ids"] for choice in reply["choices"]]
 
 
 def test_plain_clips_are_not_swapped(talk: Talk, tight: Talk) -> None:
@@ -156,7 +169,8 @@ def test_plain_clips_are_not_swapped(talk: Talk, tight: Talk) -> None:
 
 
 def test_decoding_keeps_nobody_from_asking_how_it_goes(talk: Talk) -> None:
-    """B-LOOP-1: while large clips are fetched, decoded and encoded, `/health` answers at once."""
+    """B-LOOP-1: while large clips are fetched, decoded and encoded, `/health` answers at once. Were a clip decoded
+    where it is answered, it would wait for a quarter of all that time, again and again."""
     film = make_clip(frames=150, size=(720, 1280), options={"bf": "8", "g": "250"})
     bodies: list[dict[str, Any]] = [
         {"messages": [user(raw(film + bytes(n)), "?")], "max_tokens": 1, "video": {"max_frames": 8}} for n in range(4)
@@ -171,10 +185,11 @@ def test_decoding_keeps_nobody_from_asking_how_it_goes(talk: Talk) -> None:
             time.sleep(0.01)
 
     with ThreadPoolExecutor(5) as pool:
+        began = time.perf_counter()
         watch = pool.submit(ask_how_it_goes)
         replies = list(pool.map(talk.send, bodies))
+        took = time.perf_counter() - began
         over.set()
         watch.result()
     assert [reply.status_code for reply in replies] == [200] * 4
-    assert len(waits) >= 4
-    assert np.percentile(waits, 90) < 0.5
+    assert sum(wait for wait in waits if wait > took / 8) < took / 2, (took, sorted(waits)[-5:])

@@ -15,7 +15,8 @@ import torch
 
 from runner.client import EngineClient, start_engine
 from runner.errors import RequestError
-from runner.requests import EvsOptions, FrameList, InlineBytes
+from runner.messages import Generate
+from runner.requests import ChatMessage, EvsOptions, FrameList, InlineBytes, SamplingParams, TextPart
 from runner.stream_client import EngineStream, WindowVector
 from runner.stream_messages import FramesDropped, OpenStream, StreamEnd, StreamEnded, StreamOpened, WindowOptions
 from runner.stream_part import MAX_WAITING_FRAMES
@@ -61,7 +62,8 @@ async def from_source(client: EngineClient, source: Any, **options: Any) -> list
 
 
 async def from_pieces(client: EngineClient, pieces: Sequence[bytes], *, pace_s: float = 0.0, fps: float = 2.0,
-                      how: str = "commit", window: WindowOptions = WINDOW, **options: Any) -> list[Any]:  # fmt: skip
+                      how: str = "commit", window: WindowOptions = WINDOW,
+                      note: Callable[[Any], object] = lambda _: None, **options: Any) -> list[Any]:  # fmt: skip
     name = f"pieces{next(NAMES)}"
     request = OpenStream(request_id=name, window=window, **options)
     stream = client.open_stream(request)
@@ -76,6 +78,7 @@ async def from_pieces(client: EngineClient, pieces: Sequence[bytes], *, pace_s: 
     sending = asyncio.create_task(send())
     async for event in stream:
         events.append(event)
+        note(event)
         if isinstance(event, StreamEnded):
             break
     await sending
@@ -182,23 +185,31 @@ async def test_pictures_that_come_one_by_one(checkpoint: Callable[[str], Path]) 
 
 @pytest.mark.parametrize("overload", ["drop_oldest", "drop_newest", "error"])
 async def test_overload(checkpoint: Callable[[str], Path], overload: Any) -> None:
-    """More pictures at once than may wait: each is in a window or named once, or the stream ends and says why. With a
-    prefix cache the windows of this still scene would be one, and as fast as they come."""
+    """More pictures at once than may wait, while answers have every place: each is in a window or named once, or the
+    stream ends and says why."""
     pictures = [png_file(frame) for frame in scene(300, size=(64, 64))]
-    window = WindowOptions(
-        duration_s=16.0, stride_s=0.5, fps=2.0
-    )  # each picture in 32 windows: far more than one costs
-    slow = {"max_num_batched_tokens": 64, "max_num_seqs": 4, "prefix_cache_bytes": 0}
-    async with engine(checkpoint("qwen3_vl"), **slow) as client:
+    window = WindowOptions(duration_s=4.0, stride_s=1.0, fps=2.0)
+    async with engine(checkpoint("qwen3_vl"), max_num_seqs=2) as client:
+        sampling = SamplingParams(temperature=0.0, max_tokens=3000, ignore_eos=True)
+        chat = (ChatMessage(role="user", parts=(TextPart(text="go on"),)),)
+        answers = await client.generate(Generate(request_id="beside", chat=chat, sampling=sampling, n=2))
+        dropped: list[int] = []
+
+        def note(event: Any) -> None:
+            if isinstance(event, FramesDropped) and event.reason == "overload":
+                dropped.extend(event.seqs)
+                if len(dropped) > 10:
+                    answers.close()
+
         if overload == "error":
             with pytest.raises(RequestError, match="faster than") as refusal:
                 await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0, window=window)
             assert refusal.value.code == "overload"
             return
-        events = await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0, window=window)
-    used, dropped = fates(events)
-    assert sorted([*used, *[seq for seqs in dropped.values() for seq in seqs]]) == list(range(300))
-    assert len(dropped["overload"]) > 10
+        events = await from_pieces(client, pictures, evs=NONE, overload=overload, fps=2.0, window=window, note=note)
+    used, fate = fates(events)
+    assert sorted([*used, *[seq for seqs in fate.values() for seq in seqs]]) == list(range(300))
+    assert fate["overload"] == dropped and len(dropped) > 10
     kept = {299} if overload == "drop_oldest" else set(range(MAX_WAITING_FRAMES))
     assert kept <= used
 
@@ -224,6 +235,15 @@ async def test_what_can_never_work_is_refused(
     assert refusal.value.param == param
 
 
+async def test_a_slot_that_can_never_be_kept_ends_its_stream(checkpoint: Callable[[str], Path]) -> None:
+    """It would wait for room for ever."""
+    async with engine(checkpoint("qwen3_vl"), encoder_cache_bytes=1 << 10) as client:
+        for evs in (REUSE, NONE):
+            with pytest.raises(RequestError, match="1024") as refusal:
+                await from_pieces(client, [png_file(frame) for frame in scene(9)], evs=evs)
+            assert refusal.value.kind == "too_large"
+
+
 async def test_streams_are_bounded_and_leave_nothing(checkpoint: Callable[[str], Path]) -> None:
     """One too many is refused by name; a client that goes takes everything with it."""
     async with engine(checkpoint("qwen3_vl"), max_streams=2) as client:
@@ -238,7 +258,7 @@ async def test_streams_are_bounded_and_leave_nothing(checkpoint: Callable[[str],
         for events, stream in zip(opened, streams, strict=True):
             await events.aclose()  # type: ignore[attr-defined]
             stream.close()
-        for _ in range(200):
+        for _ in range(1200):
             events = aiter(client.open_stream(OpenStream(request_id=f"again{_}")))
             try:
                 await anext(events)

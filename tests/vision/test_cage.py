@@ -55,7 +55,7 @@ def children_of(pid: int) -> list[int]:
 
 def wait_until(condition: Callable[[], bool]) -> None:
     """Poll: what is waited for happens in another process."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.005)
@@ -142,7 +142,7 @@ def test_cancelling_kills(pool: DecodePool) -> None:
         wait_until(lambda: len(children_of(server_pid(pool))) == 1)
         cancel.set()
         with pytest.raises(DecodeCancelledError):
-            waiting.result(timeout=20)
+            waiting.result(timeout=60)
     wait_until(lambda: children_of(server_pid(pool)) == [])
 
 
@@ -155,12 +155,12 @@ def test_cancelling_while_waiting_for_a_worker(pool: DecodePool) -> None:
         waiting = threads.submit(pool.decode, MediaBytes(data=CLIP), request(), third)
         third.set()
         with pytest.raises(DecodeCancelledError):
-            waiting.result(timeout=20)
+            waiting.result(timeout=60)
         assert len(children_of(server_pid(pool))) == 2
         first.set()
         for future in stuck:
             with pytest.raises(DecodeCancelledError):
-                future.result(timeout=20)
+                future.result(timeout=60)
 
 
 @pytest.mark.parametrize("policy", [Greedy(), Huge()])
@@ -219,9 +219,9 @@ def test_nothing_is_left(pool: DecodePool, tmp_path: Path) -> None:
     shared = sorted(os.listdir("/dev/shm"))
     for _ in range(3):
         run_all()
-    assert open_descriptors() == ours
+    wait_until(lambda: open_descriptors() == ours)
     wait_until(lambda: children_of(server_pid(pool)) == [])
-    assert len(os.listdir(f"/proc/{server_pid(pool)}/fd")) == theirs
+    wait_until(lambda: len(os.listdir(f"/proc/{server_pid(pool)}/fd")) == theirs)
     assert sorted(os.listdir("/dev/shm")) == shared
 
 
@@ -234,7 +234,7 @@ def test_closing_cancels_what_runs() -> None:
         server = server_pid(pool)
         pool.close()
         with pytest.raises(DecodeCancelledError, match="stopping"):
-            running.result(timeout=20)
+            running.result(timeout=60)
     assert not Path(f"/proc/{server}").exists()
     with pytest.raises(DecodeCancelledError):
         pool.decode(MediaBytes(data=CLIP), request())

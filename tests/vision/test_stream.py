@@ -50,7 +50,7 @@ def drain(decoder: LiveDecoder, *, until: int | None = None) -> list[StreamEvent
     """Events to the report, or until so many frames have come."""
     events: list[StreamEvent] = []
     wake = os.eventfd(0, os.EFD_NONBLOCK)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     try:
         while not any(isinstance(event, StreamReport) for event in events):
             assert time.monotonic() < deadline

@@ -106,8 +106,7 @@ def test_a_session_from_start_to_end(make_client: MakeClient) -> None:
 def test_limits_of_time(make_client: MakeClient) -> None:
     """Silence ends a session, and so does age, after a warning; frames in no window are named before that."""
     engine = StreamingEngine()
-    client = make_client(engine, realtime_idle_s=0.2, realtime_session_s=0.7)
-    with client.websocket_connect(PATH) as socket:
+    with make_client(engine, realtime_idle_s=0.8).websocket_connect(PATH) as socket:
         hear(socket, "session.created")
         socket.send_bytes(b"held")
         events = hear(socket, "session.stats")
@@ -118,7 +117,7 @@ def test_limits_of_time(make_client: MakeClient) -> None:
         with pytest.raises(WebSocketDisconnect) as closed:
             socket.receive_json()
         assert closed.value.code == 1000
-    with client.websocket_connect(PATH) as socket:
+    with make_client(engine, realtime_session_s=0.7).websocket_connect(PATH) as socket:
         hear(socket, "session.created")
         stop = threading.Event()
 
