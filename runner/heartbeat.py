@@ -31,7 +31,8 @@ class Pong(Message, frozen=True, kw_only=True):
 
 
 class Heartbeat:
-    """silence_s: how long may pass without an answer. on_silence: called when it has."""
+    """silence_s: how long may pass without an answer; it is noticed a tenth of that later at most. on_silence: called
+    then."""
 
     def __init__(self, ask: Callable[[Ping], None], on_silence: Callable[[], None], *, silence_s: float) -> None:
         self._ask, self._on_silence = ask, on_silence
@@ -52,7 +53,7 @@ class Heartbeat:
             while parts == 0 or self._answered < self._asked:
                 await asyncio.sleep(self._part_s)
                 parts += 1
-                if parts > PARTS and self._answered < self._asked:
+                if parts >= PARTS and self._answered < self._asked:
                     self._note(is_silent=True)
 
     def _note(self, *, is_silent: bool) -> None:
