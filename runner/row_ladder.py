@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 # Up to so many rows: powers of two. Then multiples of `step`, up to `most`; beyond the last, of its step.
 FEW_ROWS = 16
-STEPS = ((256, 16), (1024, 32), (2048, 64), (4096, 128), (8192, 256))
+STEPS = ((256, 16), (1280, 32), (2048, 64), (4096, 128), (8192, 256))
 
 RowCount = Callable[[int], int]
 
@@ -29,7 +29,7 @@ def exact_rows(count: int) -> int:
 def ladder_rows(count: int) -> int:
     """The next number of the ladder. Beyond 128 rows at most an eighth more, beyond 512 a sixteenth.
 
-    Worked example: 1, 2, 4, 8, 16, 32, 48, ..., 256, 288, ..., 1024, 1088: 3 gives 4, 17 gives 32, 1182 gives 1216.
+    Worked example: 1, 2, 4, 8, 16, 32, 48, ..., 256, 288, ..., 1280, 1344: 3 gives 4, 17 gives 32, 1182 gives 1184.
     """
     if count <= FEW_ROWS:
         return 1 << max(0, count - 1).bit_length()

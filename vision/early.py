@@ -7,7 +7,6 @@ server is started as a program, which costs seconds of processor time and 400 MB
 from __future__ import annotations
 
 import ctypes
-import importlib
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from vision import forkserver
+from vision.quick_imports import import_quickly
 
 NICENESS = 5
 POLL_S = 0.01
@@ -49,8 +49,7 @@ class EarlyServer:
 def start_early(preload: tuple[str, ...]) -> None:
     """Import what decoding children need and fork their server off. To be called while this process has one thread,
     and before it has read anything secret but its environment: the server has all our memory."""
-    for name in forkserver.PRELOAD:
-        importlib.import_module(name)
+    import_quickly(*forkserver.PRELOAD)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     pid = os.fork()
     if pid == 0:

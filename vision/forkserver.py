@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 
+from vision.quick_imports import import_quickly
 from vision.seal import seal_process
 
 PRELOAD = ("numpy", "av", "PIL.Image", "torch", "torchvision.transforms.v2.functional", "vision.child")
@@ -30,8 +31,7 @@ def main(control_fd: int, niceness: int, preload: list[str]) -> None:
     # The kernel reaps children by itself: the parent watches each through a pidfd of its own.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     control = socket.socket(fileno=control_fd)
-    for name in PRELOAD:
-        importlib.import_module(name)
+    import_quickly(*PRELOAD)
     for name in preload:
         # A decoder that cannot be loaded is reported by the child that wants it.
         with contextlib.suppress(ImportError, OSError, RuntimeError):
