@@ -19,7 +19,8 @@ from demo.stage import LEVELS, Level, make_scene
 SIZES = ((128, 128), (128, 128), (128, 160), (160, 128), (96, 160))
 LENGTHS = (8, 8, 8, 8, 10, 12, 16, 20)
 """Pictures of a clip. What is hard in long clips is as hard in short ones, of which more fit into an hour."""
-QUESTIONS = 10
+QUESTIONS, EASY = 10, 2
+"""At most so many questions a clip, and of them so many that are not of a kind in URGENCY."""
 CODEC_SHARE = 0.4
 LATE_SHARE, LATEST = 0.35, 14
 """Clips that begin later than at 0 s, so that a time is read off the prompt and not counted, and when at most."""
@@ -52,6 +53,7 @@ class Stage:
     mix: tuple[float, float, float, float, float]
     cells_weight: float = 0.25
     search_weight: float = 0.15
+    looks_weight: float = 0.0
 
 
 Curriculum = tuple[Stage, ...]
@@ -59,11 +61,18 @@ FROM_NOTHING: Curriculum = (
     Stage(share=0.12, mix=(1.0, 0.0, 0.0, 0.0, 0.0)),
     Stage(share=0.18, mix=(0.35, 0.65, 0.0, 0.0, 0.0)),
     Stage(share=0.25, mix=(0.1, 0.2, 0.7, 0.0, 0.0)),
-    Stage(share=0.45, mix=(0.03, 0.05, 0.12, 0.4, 0.4), cells_weight=0.05, search_weight=0.05),
+    Stage(share=0.45, mix=(0.03, 0.05, 0.12, 0.4, 0.4), cells_weight=0.05, search_weight=0.05, looks_weight=0.1),
 )
 """Stills, one motion, the simple mix, everything. Without it a model stays with the language's own statistics."""
-ONWARD: Curriculum = (Stage(share=1.0, mix=(0.01, 0.02, 0.12, 0.45, 0.4), cells_weight=0.05, search_weight=0.05),)
+ONWARD: Curriculum = (
+    Stage(share=1.0, mix=(0.01, 0.02, 0.12, 0.45, 0.4), cells_weight=0.05, search_weight=0.05, looks_weight=0.1),
+)
 """For a model that knows the simple mix."""
+
+READOUT: Curriculum = (
+    Stage(share=1.0, mix=(0.01, 0.02, 0.1, 0.35, 0.52), cells_weight=0.05, search_weight=0.05, looks_weight=0.2),
+)
+"""For a decoder over a tower that sees well already: mostly what is read off several events."""
 
 
 def find_stage(curriculum: Curriculum, progress: float) -> Stage:
@@ -114,7 +123,14 @@ def draw_sample(
     return Sample(
         scene=scene,
         frames=pixels,
-        questions=(*asked[: QUESTIONS - 1], last),
+        questions=(*_choose(asked), last),
         labels=label_cells(scene),
         is_image=is_image,
     )
+
+
+def _choose(asked: list[Question]) -> list[Question]:
+    """Of all questions in a drawn order: the urgent ones, and a few of the others."""
+    urgent = [question for question in asked if question.kind in URGENCY]
+    others = [question for question in asked if question.kind not in URGENCY]
+    return [*urgent, *others[:EASY]][: QUESTIONS - 1]

@@ -12,26 +12,32 @@ from typing import Any, Self
 import torch
 from tokenizers import Tokenizer
 
-from demo.batches import prepare_batch
+from demo.batches import Batch, prepare_batch
 from demo.draws import Curriculum, draw_level, draw_samples, find_stage
+from demo.looks import find_looks, look_loss
 from demo.losses import CellHeads, answer_loss, cell_loss, search_loss
-from demo.net import Reader, Tower, load_model, make_model, teach_words
+from demo.net import Reader, States, Tower, keep_tower, load_model, make_model, teach_words
 from demo.tokens import Words, extend_tokenizer, train_tokenizer
 
 WARMUP_STEPS = 50
 DECAY_SHARE = 0.7
 LAST_RATE = 0.02
+GAIN_RATE = 3.0
+"""What scales queries and keys learns this much faster. Each starts at 1, where no attention is sharp: a row could not
+single out one cell of a hundred, and at the common rate these gains hardly move in as many steps as there are."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """clips: of the whole run. batch: clips of a step. rate: the largest learning rate."""
+    """clips: of the whole run. batch: clips of a step. rate: the largest learning rate. learns_tower: otherwise it
+    stays as it is, and so do the words."""
 
     clips: int
     batch: int
     rate: float
     seed: int
     curriculum: Curriculum
+    learns_tower: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +49,7 @@ class StepReport:
     answers: float
     right: float
     cells: float
+    looks: float
     search: float | None
     data_s: float
     cpu_s: float
@@ -55,16 +62,21 @@ class Learner:
         torch.manual_seed(plan.seed)
         self.device = torch.get_default_device()
         self.plan, self.words = plan, words
+        if not plan.learns_tower:
+            keep_tower(model)
         self.model, self.heads = model.to(self.device), CellHeads().to(self.device)
         self.tower, self.reader = Tower(model), Reader(model)
         self.step, self.clips = 0, 0
-        matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
-        chosen = {id(p) for p in matrices}
-        others = [p for p in (*model.parameters(), *self.heads.parameters()) if id(p) not in chosen]
+        learning = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        matrices = [p for name, p in learning if p.ndim == 2 and "embed" not in name]
+        gains = [p for name, p in learning if name.endswith(("q_norm.weight", "k_norm.weight"))]
+        chosen = {id(p) for p in (*matrices, *gains)}
+        others = [p for p in (*(p for _, p in learning), *self.heads.parameters()) if id(p) not in chosen]
         muon = torch.optim.Muon(
             matrices, lr=plan.rate, weight_decay=0.05, momentum=0.95, nesterov=True, adjust_lr_fn="match_rms_adamw"
         )
-        self.optimizers = [muon, torch.optim.AdamW(others, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)]
+        groups = [{"params": others}, {"params": gains, "faster": GAIN_RATE}]
+        self.optimizers = [muon, torch.optim.AdamW(groups, lr=plan.rate, betas=(0.9, 0.95), weight_decay=0.0)]
 
     @classmethod
     def begin(cls, plan: Plan, *, start: Path | None) -> Self:
@@ -97,8 +109,10 @@ class Learner:
             search = None
             if self.step % 2 == 0:
                 search = search_loss(rng, self.reader, self.words, samples, states.last, batch.prompts)
-        cells = cell_loss(self.heads, batch, states.cells)
-        loss = answers + stage.cells_weight * cells + (stage.search_weight * search if search is not None else 0.0)
+        cells, looks = cell_loss(self.heads, batch, states.cells), self._look(states, batch)
+        loss = answers + stage.cells_weight * cells + stage.looks_weight * looks
+        if search is not None:
+            loss = loss + stage.search_weight * search
         self._learn(loss)
         self.step, self.clips = self.step + 1, self.clips + len(samples)
         return StepReport(
@@ -106,10 +120,14 @@ class Learner:
             answers=answers.item(),
             right=right,
             cells=cells.item(),
+            looks=looks.item(),
             search=None if search is None else search.item(),
             data_s=drawn - began,
             cpu_s=time.process_time() - began,
         )
+
+    def _look(self, states: States, batch: Batch) -> torch.Tensor:
+        return look_loss(states.scores, batch.prompts.mask, find_looks(self.words, batch))
 
     def _learn(self, loss: torch.Tensor) -> None:
         torch.autograd.backward(loss)
@@ -121,9 +139,10 @@ class Learner:
     def _set_rate(self) -> None:
         """A short warm-up, then flat, then a line down over the last 70 %."""
         down = min(1.0, max(LAST_RATE, (1 - self.progress) / DECAY_SHARE))
+        rate = self.plan.rate * min(1.0, (self.step + 1) / WARMUP_STEPS) * down
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = self.plan.rate * min(1.0, (self.step + 1) / WARMUP_STEPS) * down
+                group["lr"] = group.get("faster", 1.0) * rate
 
     def save(self, path: Path) -> None:
         """All that the next step depends on, by an atomic rename."""

@@ -5,6 +5,7 @@ without dropped cells, and the decoder under a mask. Knows nothing of losses.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from demo.tokens import VOCABULARY, Words
 PATCH, MERGE, TEMPORAL = 16, 2, 2
 PATCHES_OF_CELL = MERGE * MERGE
 MIDDLE = 3
+POINTERS = ((4, 0), (5, 0))
+"""(layer, head): the first is taught to look at what an answer is about, the second at when that was."""
 
 
 def make_config(words: Words) -> Qwen3VLConfig:
@@ -64,6 +67,12 @@ def teach_words(model: Qwen3VLForConditionalGeneration, old: Words, new: Words) 
             if token not in known:
                 text = new.tokenizer.decode([number])
                 table[number] = table[list(old.of(text))].mean(0)
+
+
+def keep_tower(model: Qwen3VLForConditionalGeneration) -> None:
+    """The tower and the words stay as they are: nothing flows back into them."""
+    for part in (model.model.visual, model.model.language_model.embed_tokens):
+        part.requires_grad_(False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -175,10 +184,11 @@ class Tower:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class States:
     """last (B, L, D): after the final norm. cells (N, D): of the cells' rows after layer MIDDLE, which the layers
-    behind it still read."""
+    behind it still read. scores (2, B, L, L): what the heads at POINTERS say before the softmax, row by row."""
 
     last: torch.Tensor
     cells: torch.Tensor
+    scores: torch.Tensor
 
 
 class Reader:
@@ -188,9 +198,29 @@ class Reader:
         self.decoder = model.model.language_model
         self._middle = torch.empty(0)
         self.decoder.layers[MIDDLE].register_forward_hook(self._note)
+        self._looks = dict[str, torch.Tensor]()
+        for layer, _ in POINTERS:
+            for name in ("q_norm", "k_norm"):
+                norm = getattr(self.decoder.layers[layer].self_attn, name)
+                norm.register_forward_hook(partial(self._note_look, f"{layer} {name}"))
 
     def _note(self, _module: Any, _args: Any, output: torch.Tensor) -> None:
         self._middle = output
+
+    def _note_look(self, name: str, _module: Any, _args: Any, output: torch.Tensor) -> None:
+        self._looks[name] = output
+
+    def _point(self, positions: torch.Tensor) -> torch.Tensor:
+        """(2, B, L, L) scores of the heads at POINTERS in the last pass, in float32."""
+        cos, sin = self.decoder.rotary_emb(torch.empty(0), positions)
+        found = []
+        for layer, head in POINTERS:
+            q, k = self._looks[f"{layer} q_norm"], self._looks[f"{layer} k_norm"]
+            q, k = q[:, :, head : head + 1], k[:, :, head * k.shape[2] // q.shape[2]][:, :, None]
+            q, k = qwen.apply_rotary_pos_emb(q.float(), k.float(), cos, sin, unsqueeze_dim=2)
+            found.append(q[:, :, 0] @ k[:, :, 0].transpose(1, 2) * q.shape[-1] ** -0.5)
+        self._looks = {}
+        return torch.stack(found)
 
     def read(self, prompts: Prompts, clip: Encoded) -> States:
         """The clip's rows are those of the prompts' cells, in order."""
@@ -206,7 +236,7 @@ class Reader:
             use_cache=False,
         ).last_hidden_state
         middle, self._middle = self._middle, torch.empty(0)
-        return States(last=states, cells=middle[prompts.cells])
+        return States(last=states, cells=middle[prompts.cells], scores=self._point(prompts.positions))
 
     def read_texts(self, words: Words, texts: list[str]) -> torch.Tensor:
         """(B, D) unit vectors of texts: the last state of each as a chat's only turn."""

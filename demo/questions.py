@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from demo.scenes import Scene, Thing
+from demo.scenes import TIMED, Scene, Thing
 from demo.shapes import COLORS, SHAPES
 
 NUMBERS = ("zero", "one", "two", "three")
@@ -34,12 +34,23 @@ CLEAR = 0.035
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """Characters first to end of an answer speak of a thing; is_time: they are the digits of when its event is."""
+
+    first: int
+    end: int
+    thing: Thing
+    is_time: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question, its only right answer, and its kind (one of KINDS)."""
+    """One question, its only right answer, its kind (one of KINDS), and whose events or passing the answer tells."""
 
     kind: str
     text: str
     answer: str
+    mentions: tuple[Mention, ...] = ()
 
 
 def ask_all(rng: random.Random, scene: Scene) -> list[Question]:
@@ -48,15 +59,41 @@ def ask_all(rng: random.Random, scene: Scene) -> list[Question]:
 
 
 def ask_description(rng: random.Random, scene: Scene) -> Question:
-    return Question(kind="describe", text=rng.choice(DESCRIBE), answer=describe(scene))
+    answer, mentions = "", list[Mention]()
+    for thing, sentence in _sentences(scene):
+        first = len(answer) + bool(answer)
+        answer = f"{answer} {sentence}".strip()
+        mentions += _mention(thing, sentence, scene, first)
+    return Question(kind="describe", text=rng.choice(DESCRIBE), answer=answer, mentions=tuple(mentions))
+
+
+def _mention(thing: Thing, text: str, scene: Scene, first: int = 0) -> tuple[Mention, ...]:
+    """Worked example: "at 3.2 seconds." about a thing that appears at 3.2 seconds gives its characters 0 to 3, and 3 to
+    6 as a time. Of a mover's sentence only what it passes counts: " behind a blue circle." Nothing for other things."""
+    if thing.act == "move" and scene.passing is not None:
+        at = max(0, text.find(f" {scene.passing[0]} "))
+        return (Mention(first=first + at, end=first + len(text), thing=thing, is_time=False),)
+    if thing.act not in TIMED:
+        return ()
+    time = scene.time(thing.slot)
+    at = text.find(f"{time} seconds")
+    who = Mention(first=first, end=first + (len(text) if at < 0 else at), thing=thing, is_time=False)
+    if at < 0:
+        return (who,)
+    return who, Mention(first=first + at, end=first + at + len(time), thing=thing, is_time=True)
+
+
+def _sentences(scene: Scene) -> Iterator[tuple[Thing, str]]:
+    still = sorted((thing for thing in scene.things if thing.act == "still"), key=lambda thing: thing.name)
+    movers = [thing for thing in scene.things if thing.act == "move"]
+    for thing in (*movers, *scene.events, *still):
+        yield thing, f"{_capital(say(thing, scene))}."
 
 
 def describe(scene: Scene) -> str:
     """Worked example: "A red star moves up behind a blue circle. A black square turns white at 3.2 seconds." and then
     "A blue circle stays still." """
-    still = sorted((thing for thing in scene.things if thing.act == "still"), key=lambda thing: thing.name)
-    movers = [thing for thing in scene.things if thing.act == "move"]
-    return " ".join(f"{_capital(say(thing, scene))}." for thing in (*movers, *scene.events, *still))
+    return " ".join(sentence for _, sentence in _sentences(scene))
 
 
 def say(thing: Thing, scene: Scene) -> str:
@@ -111,30 +148,31 @@ def _ask_motion(scene: Scene) -> Iterator[Question]:
     yield Question(kind="direction", text="Which way does the moving object go?", answer=f"{mover.direction}.")
     if scene.passing is not None:
         side, other = scene.passing
-        yield Question(kind="passes", text="What does the moving object pass?", answer=f"{a(other.name)}.")
-        text = f"Does the {mover.name} pass behind or in front of the {other.name}?"
-        yield Question(kind="passes", text=text, answer=f"{side}.")
+        which = f"Does the {mover.name} pass behind or in front of the {other.name}?"
+        for text, answer in (("What does the moving object pass?", f"{a(other.name)}."), (which, f"{side}.")):
+            yield Question(kind="passes", text=text, answer=answer, mentions=_mention(mover, answer, scene))
 
 
 def _ask_events(scene: Scene) -> Iterator[Question]:
+    def ask(kind: str, text: str, answer: str, thing: Thing) -> Question:
+        return Question(kind=kind, text=text, answer=answer, mentions=_mention(thing, answer, scene))
+
     events = scene.events
     acts = [thing.act for thing in events]
     for thing in events:
         verb = f"turn {thing.becomes}" if thing.act == "turn" else thing.act
-        time = f"at {scene.time(thing.slot)} seconds."
-        yield Question(kind="when", text=f"When does the {thing.name} {verb}?", answer=time)
+        yield ask("when", f"When does the {thing.name} {verb}?", f"at {scene.time(thing.slot)} seconds.", thing)
         if thing.act == "turn":
-            text = f"What color does the {thing.name} become?"
-            yield Question(kind="becomes", text=text, answer=f"{thing.becomes}.")
+            yield ask("becomes", f"What color does the {thing.name} become?", f"{thing.becomes}.", thing)
         if acts.count(thing.act) > 1:
             continue
         if thing.act == "turn":
-            yield Question(kind="changes", text="What changes color?", answer=f"{a(thing.name)}.")
+            yield ask("changes", "What changes color?", f"{a(thing.name)}.", thing)
         else:
-            yield Question(kind=f"{thing.act}s", text=f"What {thing.act}s?", answer=f"{a(thing.name)}.")
+            yield ask(f"{thing.act}s", f"What {thing.act}s?", f"{a(thing.name)}.", thing)
     if len(events) > 1:
-        yield Question(kind="order", text="What happens first?", answer=f"{happen(events[0])}.")
-        yield Question(kind="order", text="What happens last?", answer=f"{happen(events[-1])}.")
+        yield ask("order", "What happens first?", f"{happen(events[0])}.", events[0])
+        yield ask("order", "What happens last?", f"{happen(events[-1])}.", events[-1])
 
 
 def _ask_things(scene: Scene) -> Iterator[Question]:
@@ -148,7 +186,9 @@ def _ask_things(scene: Scene) -> Iterator[Question]:
             yield Question(kind="where", text=text, answer=f"{place_name(thing.end, scene)}.")
         does = {"move": f"moves {thing.direction}", "still": "stays still", "turn": f"turns {thing.becomes}"}
         text = f"What does the {thing.name} do?"
-        yield Question(kind="does", text=text, answer=f"it {does.get(thing.act, f'{thing.act}s')}.")
+        answer = f"it {does.get(thing.act, f'{thing.act}s')}."
+        mentions = _mention(thing, answer, scene) if thing.act in TIMED else ()
+        yield Question(kind="does", text=text, answer=answer, mentions=mentions)
         if shapes.count(thing.shape) == 1 and thing.act != "turn":
             yield Question(kind="color", text=f"What color is the {thing.shape}?", answer=f"{thing.color}.")
         if colors.count(thing.color) == 1:

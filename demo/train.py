@@ -17,11 +17,11 @@ from statistics import mean
 
 import torch
 
-from demo.draws import FROM_NOTHING, ONWARD
+from demo.draws import FROM_NOTHING, ONWARD, READOUT
 from demo.learner import Learner, Plan, StepReport
 from demo.quick_score import score_quickly
 
-LOG_EVERY, SAVE_EVERY, SCORE_EVERY = 20, 40, 120
+LOG_EVERY, SAVE_EVERY, SCORE_EVERY = 20, 40, 200
 SCORED_CLIPS = 96
 
 
@@ -34,7 +34,8 @@ def main() -> None:
         batch=args.batch,
         rate=args.rate,
         seed=args.seed,
-        curriculum=FROM_NOTHING if args.start is None else ONWARD,
+        curriculum=FROM_NOTHING if args.start is None else ONWARD if args.learns_tower else READOUT,
+        learns_tower=args.learns_tower,
     )
     learner = Learner.begin(plan, start=args.start)
     if args.state is not None and args.state.exists():
@@ -52,6 +53,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--start", type=Path, help="a checkpoint's folder to go on from; without it, from nothing")
     parser.add_argument("--batch", type=int, default=32, help="clips of a step")
     parser.add_argument("--rate", type=float, default=1.2e-3, help="largest learning rate")
+    parser.add_argument("--keep-tower", dest="learns_tower", action="store_false", help="and the words, as they are")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="of torch, for example cuda")
@@ -82,6 +84,7 @@ def print_progress(learner: Learner, reports: Sequence[StepReport]) -> None:
         f"step {learner.step} clips {learner.clips} ({100 * learner.progress:.1f} %) {clips / cpu_s:.1f} clips/cpu-s "
         f"data {mean(report.data_s for report in reports):.2f} s loss {mean(report.answers for report in reports):.4f} "
         f"right {mean(report.right for report in reports):.4f} cells {mean(report.cells for report in reports):.3f} "
+        f"looks {mean(report.looks for report in reports):.3f} "
         f"search {mean(search or (0.0,)):.3f}",
         flush=True,
     )

@@ -1,0 +1,101 @@
+"""Owns where an answer is to be found, as targets for two heads of the decoder: at the cells where the thing that it
+speaks of appears, disappears, turns or passes another, and at the words that say when. Knows nothing of models.
+
+Answers alone taught these heads hardly anything in 40,000 clips: a head that looks at no event in particular gains
+nothing by looking a little more at the right one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from demo.batches import Batch
+from demo.labels import EVENTS, UNCLEAR, CellLabels
+from demo.prompts import IGNORED
+from demo.questions import Mention, Question
+from demo.scenes import TIMED, Thing
+from demo.shapes import COLORS, SHAPES
+from demo.tokens import Words
+
+Rows = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """Clip `clip`'s row `row` should look at its rows `at`. pointer: by which head of demo.net.POINTERS."""
+
+    pointer: int
+    clip: int
+    row: int
+    at: tuple[int, ...]
+
+
+def look_loss(scores: torch.Tensor, mask: torch.Tensor, looks: Sequence[Look]) -> torch.Tensor:
+    """Mean of -log(share of attention that goes where it should); scores (2, B, L, L), mask (B, 1, L, L) bool."""
+    if not looks:
+        return scores.sum() * 0
+    rows = torch.tensor([(look.pointer, look.clip, look.row) for look in looks]).unbind(1)
+    wanted = torch.zeros(len(looks), scores.shape[-1], dtype=torch.bool)
+    for number, look in enumerate(looks):
+        wanted[number, list(look.at)] = True
+    chosen = scores[rows].masked_fill(~mask[rows[1], 0, rows[2]], -torch.inf)
+    return (chosen.logsumexp(-1) - chosen.masked_fill(~wanted, -torch.inf).logsumexp(-1)).mean()
+
+
+def find_looks(words: Words, batch: Batch) -> list[Look]:
+    """For every row that must say the next token about an event or a passing."""
+    return list(_find_looks(words, batch))
+
+
+def _find_looks(words: Words, batch: Batch) -> Iterator[Look]:
+    ids, cells = batch.prompts.ids.numpy(), batch.prompts.cells.numpy()
+    for clip, sample in enumerate(batch.samples):
+        numbers = np.full(batch.keep[clip].shape, -1)
+        numbers[batch.keep[clip]] = np.flatnonzero(cells[clip])
+        heads = np.flatnonzero(ids[clip] == words.vision_start)
+        for question, rows in zip(sample.questions, find_answers(batch.prompts.labels[clip].numpy()), strict=True):
+            for token, mention in _find_mentions(words, question):
+                seen = numbers[_happens_at(sample.labels, mention.thing)]
+                if (seen >= 0).any():
+                    yield Look(pointer=0, clip=clip, row=rows[token] - 1, at=tuple(seen[seen >= 0].tolist()))
+                if mention.is_time:
+                    head = int(heads[mention.thing.slot])
+                    first = head - len(words.time(mention.thing.slot, sample.scene.start))
+                    yield Look(pointer=1, clip=clip, row=rows[token] - 1, at=tuple(range(first, head)))
+
+
+def _happens_at(labels: CellLabels, thing: Thing) -> npt.NDArray[np.bool_]:
+    """(T, P): the cells where a timed thing's event shows, or where a mover and what it passes overlap."""
+    if thing.act not in TIMED:
+        return labels.past != UNCLEAR
+    shows = (
+        (labels.event == EVENTS.index(thing.act))
+        & (labels.named_color == list(COLORS).index(thing.color))
+        & (labels.named_shape == SHAPES.index(thing.shape))
+    )
+    shows[np.arange(len(shows)) != thing.slot] = False
+    return shows
+
+
+def find_answers(labels: Rows) -> list[list[int]]:
+    """The rows of each answer's tokens, in order.
+
+    Worked example: labels [-100, 5, 2, -100, 7, 2] give [[1, 2], [4, 5]].
+    """
+    told = labels != IGNORED
+    starts = np.flatnonzero(told & ~np.concatenate([[False], told[:-1]]))
+    return [list(range(start, start + int(np.argmin(np.append(told[start:], False))))) for start in starts.tolist()]
+
+
+def _find_mentions(words: Words, question: Question) -> Iterator[tuple[int, Mention]]:
+    """(token of the answer, what it is part of) for all tokens of its mentions."""
+    spans = words.tokenizer.encode(question.answer).offsets
+    for mention in question.mentions:
+        for token, (first, end) in enumerate(spans):
+            if first < mention.end and end > mention.first:
+                yield token, mention
