@@ -60,7 +60,7 @@ Curriculum = tuple[Stage, ...]
 FROM_NOTHING: Curriculum = (
     Stage(share=0.12, mix=(1.0, 0.0, 0.0, 0.0, 0.0)),
     Stage(share=0.18, mix=(0.35, 0.65, 0.0, 0.0, 0.0)),
-    Stage(share=0.25, mix=(0.1, 0.2, 0.7, 0.0, 0.0)),
+    Stage(share=0.25, mix=(0.1, 0.2, 0.7, 0.0, 0.0), looks_weight=0.1),
     Stage(share=0.45, mix=(0.03, 0.05, 0.12, 0.4, 0.4), cells_weight=0.05, search_weight=0.05, looks_weight=0.1),
 )
 """Stills, one motion, the simple mix, everything. Without it a model stays with the language's own statistics."""
