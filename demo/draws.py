@@ -17,7 +17,7 @@ from demo.scenes import Scene
 from demo.stage import LEVELS, Level, make_scene
 
 SIZES = ((128, 128), (128, 128), (128, 160), (160, 128), (96, 160))
-LENGTHS = (8, 8, 8, 8, 10, 12, 16, 20)
+LENGTHS = (8, 8, 8, 10, 12, 16, 20, 20)
 """Pictures of a clip. What is hard in long clips is as hard in short ones, of which more fit into an hour."""
 QUESTIONS, EASY = 10, 2
 """At most so many questions a clip, and of them so many that are not of a kind in URGENCY."""
@@ -70,7 +70,7 @@ ONWARD: Curriculum = (
 """For a model that knows the simple mix."""
 
 READOUT: Curriculum = (
-    Stage(share=1.0, mix=(0.01, 0.02, 0.1, 0.35, 0.52), cells_weight=0.05, search_weight=0.05, looks_weight=0.2),
+    Stage(share=1.0, mix=(0.01, 0.02, 0.12, 0.5, 0.35), cells_weight=0.05, search_weight=0.05, looks_weight=0.2),
 )
 """For a decoder over a tower that sees well already: mostly what is read off several events."""
 

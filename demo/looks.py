@@ -1,5 +1,5 @@
-"""Owns where an answer is to be found, as targets for two heads of the decoder: at the cells where the thing that it
-speaks of appears, disappears, turns or passes another, and at the words that say when. Knows nothing of models.
+"""Owns where an answer is to be found, as targets for two heads of the decoder: at the cells that show the thing that
+it speaks of, or its event, or how it passes another, and at the words that say when. Knows nothing of models.
 
 Answers alone taught these heads hardly anything in 40,000 clips: a head that looks at no event in particular gains
 nothing by looking a little more at the right one.
@@ -18,7 +18,6 @@ from demo.batches import Batch
 from demo.labels import EVENTS, UNCLEAR, CellLabels
 from demo.prompts import IGNORED
 from demo.questions import Mention, Question
-from demo.scenes import TIMED, Thing
 from demo.shapes import COLORS, SHAPES
 from demo.tokens import Words
 
@@ -48,7 +47,7 @@ def look_loss(scores: torch.Tensor, mask: torch.Tensor, looks: Sequence[Look]) -
 
 
 def find_looks(words: Words, batch: Batch) -> list[Look]:
-    """For every row that must say the next token about an event or a passing."""
+    """For every row that must say the next token about a thing."""
     return list(_find_looks(words, batch))
 
 
@@ -60,25 +59,25 @@ def _find_looks(words: Words, batch: Batch) -> Iterator[Look]:
         heads = np.flatnonzero(ids[clip] == words.vision_start)
         for question, rows in zip(sample.questions, find_answers(batch.prompts.labels[clip].numpy()), strict=True):
             for token, mention in _find_mentions(words, question):
-                seen = numbers[_happens_at(sample.labels, mention.thing)]
+                seen = numbers[_shows(sample.labels, mention)]
                 if (seen >= 0).any():
                     yield Look(pointer=0, clip=clip, row=rows[token] - 1, at=tuple(seen[seen >= 0].tolist()))
-                if mention.is_time:
+                if mention.what == "time":
                     head = int(heads[mention.thing.slot])
                     first = head - len(words.time(mention.thing.slot, sample.scene.start))
                     yield Look(pointer=1, clip=clip, row=rows[token] - 1, at=tuple(range(first, head)))
 
 
-def _happens_at(labels: CellLabels, thing: Thing) -> npt.NDArray[np.bool_]:
-    """(T, P): the cells where a timed thing's event shows, or where a mover and what it passes overlap."""
-    if thing.act not in TIMED:
+def _shows(labels: CellLabels, mention: Mention) -> npt.NDArray[np.bool_]:
+    """(T, P): the cells where a mention is to be seen: a thing in all slots, an event in its own, also for its time,
+    and a passing wherever two overlap."""
+    thing = mention.thing
+    if mention.what == "passing":
         return labels.past != UNCLEAR
-    shows = (
-        (labels.event == EVENTS.index(thing.act))
-        & (labels.named_color == list(COLORS).index(thing.color))
-        & (labels.named_shape == SHAPES.index(thing.shape))
-    )
-    shows[np.arange(len(shows)) != thing.slot] = False
+    shows = (labels.named_color == list(COLORS).index(thing.color)) & (labels.named_shape == SHAPES.index(thing.shape))
+    if mention.what != "thing":
+        shows &= labels.event == EVENTS.index(thing.act)
+        shows[np.arange(len(shows)) != thing.slot] = False
     return shows
 
 

@@ -8,10 +8,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from demo.scenes import TIMED, Scene, Thing
 from demo.shapes import COLORS, SHAPES
 
+Topic = Literal["thing", "event", "time", "passing"]
 NUMBERS = ("zero", "one", "two", "three")
 DESCRIBE = (
     "Describe the video.",
@@ -35,17 +37,18 @@ CLEAR = 0.035
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mention:
-    """Characters first to end of an answer speak of a thing; is_time: they are the digits of when its event is."""
+    """Characters first to end of an answer tell this of a thing: which one it is and that it moves or stays, the event
+    that happens to it, the digits of when that is, or what it passes and on which side."""
 
     first: int
     end: int
     thing: Thing
-    is_time: bool
+    what: Topic
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question, its only right answer, its kind (one of KINDS), and whose events or passing the answer tells."""
+    """One question, its only right answer, its kind (one of KINDS), and what the answer tells of which thing."""
 
     kind: str
     text: str
@@ -68,19 +71,23 @@ def ask_description(rng: random.Random, scene: Scene) -> Question:
 
 
 def _mention(thing: Thing, text: str, scene: Scene, first: int = 0) -> tuple[Mention, ...]:
-    """Worked example: "at 3.2 seconds." about a thing that appears at 3.2 seconds gives its characters 0 to 3, and 3 to
-    6 as a time. Of a mover's sentence only what it passes counts: " behind a blue circle." Nothing for other things."""
-    if thing.act == "move" and scene.passing is not None:
-        at = max(0, text.find(f" {scene.passing[0]} "))
-        return (Mention(first=first + at, end=first + len(text), thing=thing, is_time=False),)
-    if thing.act not in TIMED:
-        return ()
+    """What a text tells of a thing, part by part.
+
+    Worked example: "at 3.2 seconds." of a thing that appears at 3.2 seconds has characters 0 to 3 of its event and 3
+    to 6 of its time; "A red star moves up behind a blue circle." is of the star itself up to 19, then of its passing.
+    """
+    parts: dict[Topic, str] = {"event" if thing.act in TIMED else "thing": text}
     time = scene.time(thing.slot)
-    at = text.find(f"{time} seconds")
-    who = Mention(first=first, end=first + (len(text) if at < 0 else at), thing=thing, is_time=False)
-    if at < 0:
-        return (who,)
-    return who, Mention(first=first + at, end=first + at + len(time), thing=thing, is_time=True)
+    if thing.act in TIMED and f"{time} seconds" in text:
+        parts = {"event": text[: text.index(f"{time} seconds")], "time": time}
+    elif thing.act == "move" and scene.passing is not None:
+        at = text.find(f" {scene.passing[0]} ")
+        parts = {"passing": text} if at < 0 else {"thing": text[:at], "passing": text[at:]}
+    mentions = list[Mention]()
+    for what, part in parts.items():
+        mentions.append(Mention(first=first, end=first + len(part), thing=thing, what=what))
+        first += len(part)
+    return tuple(mentions)
 
 
 def _sentences(scene: Scene) -> Iterator[tuple[Thing, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from demo.questions import KINDS, ask_all, describe, place_name, search_phrase
+from demo.questions import KINDS, ask_all, ask_description, describe, place_name, search_phrase
 from demo.scenes import Scene, Thing
 from demo.stage import make_scene
 
@@ -30,6 +30,21 @@ def test_a_description_has_a_fixed_order() -> None:
     assert describe(STORY) == right
     turned = Scene(things=STORY.things[::-1], frames=16, height=128, width=160, passing=STORY.passing)
     assert describe(turned) == right
+
+
+def test_the_parts_of_an_answer() -> None:
+    """The worked example: an event and its time, a thing and what it passes."""
+    when = next(question for question in ask_all(random.Random(0), STORY) if question.kind == "when")
+    assert [(part.what, part.first, part.end) for part in when.mentions] == [("event", 0, 3), ("time", 3, 6)]
+    whole = ask_description(random.Random(0), STORY)
+    told = [(part.what, part.thing.name, whole.answer[part.first : part.end]) for part in whole.mentions]
+    assert told == [
+        ("thing", "red star", "A red star moves up"),
+        ("passing", "red star", " behind a blue circle."),
+        ("event", "black square", "A black square turns white at "),
+        ("time", "black square", "3.2"),
+        ("thing", "blue circle", "A blue circle stays still."),
+    ]
 
 
 def test_a_story_is_asked_about_in_every_way() -> None:
