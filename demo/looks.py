@@ -19,7 +19,7 @@ from demo.labels import EVENTS, UNCLEAR, CellLabels
 from demo.prompts import IGNORED
 from demo.questions import Mention, Question
 from demo.shapes import COLORS, SHAPES
-from demo.tokens import Words
+from demo.tokens import Words, slot_text
 
 Rows = npt.NDArray[np.int64]
 
@@ -58,14 +58,15 @@ def _find_looks(words: Words, batch: Batch) -> Iterator[Look]:
         numbers[batch.keep[clip]] = np.flatnonzero(cells[clip])
         heads = np.flatnonzero(ids[clip] == words.vision_start)
         for question, rows in zip(sample.questions, find_answers(batch.prompts.labels[clip].numpy()), strict=True):
-            for token, mention in _find_mentions(words, question):
+            for token, mention, place in _find_mentions(words, question):
                 seen = numbers[_shows(sample.labels, mention)]
                 if (seen >= 0).any():
                     yield Look(pointer=0, clip=clip, row=rows[token] - 1, at=tuple(seen[seen >= 0].tolist()))
                 if mention.what == "time":
-                    head = int(heads[mention.thing.slot])
-                    first = head - len(words.time(mention.thing.slot, sample.scene.start))
-                    yield Look(pointer=1, clip=clip, row=rows[token] - 1, at=tuple(range(first, head)))
+                    slot = mention.thing.slot
+                    first = int(heads[slot]) - len(words.time(slot, sample.scene.start))
+                    at = first + _find_digit(words, slot_text(slot, sample.scene.start), place)
+                    yield Look(pointer=1, clip=clip, row=rows[token] - 1, at=(at,))
 
 
 def _shows(labels: CellLabels, mention: Mention) -> npt.NDArray[np.bool_]:
@@ -91,10 +92,16 @@ def find_answers(labels: Rows) -> list[list[int]]:
     return [list(range(start, start + int(np.argmin(np.append(told[start:], False))))) for start in starts.tolist()]
 
 
-def _find_mentions(words: Words, question: Question) -> Iterator[tuple[int, Mention]]:
-    """(token of the answer, what it is part of) for all tokens of its mentions."""
+def _find_mentions(words: Words, question: Question) -> Iterator[tuple[int, Mention, int]]:
+    """(token of the answer, what it is part of, its first character there) for all tokens of its mentions."""
     spans = words.tokenizer.encode(question.answer).offsets
     for mention in question.mentions:
         for token, (first, end) in enumerate(spans):
             if first < mention.end and end > mention.first:
-                yield token, mention
+                yield token, mention, max(0, first - mention.first)
+
+
+def _find_digit(words: Words, text: str, place: int) -> int:
+    """Which token of a slot's text shows the character `place` of its time, which follows a "<"."""
+    spans = words.tokenizer.encode(text).offsets
+    return next(token for token, (first, end) in enumerate(spans) if first <= place + 1 < end)

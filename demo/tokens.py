@@ -92,6 +92,11 @@ def _merge(word: tuple[str, ...], pair: tuple[str, str]) -> tuple[str, ...]:
     return tuple(out)
 
 
+def slot_text(slot: int, start: int = 0) -> str:
+    """Worked example: the first slot of a clip that begins at 9 s: "<9.2 seconds>"."""
+    return f"<{slot_time(slot, start)} seconds>"
+
+
 class Words:
     """Token ids of the texts that make up a prompt."""
 
@@ -114,4 +119,4 @@ class Words:
 
     def time(self, slot: int, start: int = 0) -> tuple[int, ...]:
         """What stands before a slot's cells; start: the clip's first second."""
-        return self.of(f"<{slot_time(slot, start)} seconds>")
+        return self.of(slot_text(slot, start))

@@ -97,6 +97,19 @@ def test_a_passing_is_looked_for_where_two_overlap() -> None:
     assert cells >= {3, 4, 9 + 4, 18 + 4, 18 + 5}
 
 
+def test_a_digit_looks_at_the_same_digit() -> None:
+    """What is next in "12.2" is looked for where the turn's slot says "<12.2 seconds>", in the same place of it."""
+    batch = batch_of()
+    ids, said = batch.prompts.ids[0].tolist(), words().tokenizer.decode
+    looks = [look for look in find_looks(words(), batch) if look.pointer == 1]
+    read = [(said([ids[look.row + 1]]), said([ids[look.at[0]]])) for look in looks]
+    assert len(read) > 12 and all(next_token == seen for next_token, seen in read)
+    asked = [question.text for question in batch.samples[0].questions]
+    answer = find_answers(batch.prompts.labels[0].numpy())[asked.index("When does the black square turn white?")]
+    at = [look.at[0] for look in looks if look.row + 1 in answer]
+    assert at == list(range(at[0], at[0] + 4))
+
+
 def test_what_is_pruned_is_not_looked_at() -> None:
     """Cells that the gate drops have no rows; the event's cell, which it keeps, is still found."""
     batch = batch_of("gate")
