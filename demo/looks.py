@@ -16,12 +16,10 @@ import torch
 
 from demo.batches import Batch
 from demo.labels import EVENTS, UNCLEAR, CellLabels
-from demo.prompts import IGNORED
+from demo.prompts import find_answers
 from demo.questions import Mention, Question
 from demo.shapes import COLORS, SHAPES
 from demo.tokens import Words, slot_text
-
-Rows = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,12 +50,13 @@ def find_looks(words: Words, batch: Batch) -> list[Look]:
 
 
 def _find_looks(words: Words, batch: Batch) -> Iterator[Look]:
-    ids, cells = batch.prompts.ids.numpy(), batch.prompts.cells.numpy()
+    prompts = batch.prompts
+    ids, cells, labels = (told.cpu().numpy() for told in (prompts.ids, prompts.cells, prompts.labels))
     for clip, sample in enumerate(batch.samples):
         numbers = np.full(batch.keep[clip].shape, -1)
         numbers[batch.keep[clip]] = np.flatnonzero(cells[clip])
         heads = np.flatnonzero(ids[clip] == words.vision_start)
-        for question, rows in zip(sample.questions, find_answers(batch.prompts.labels[clip].numpy()), strict=True):
+        for question, rows in zip(sample.questions, find_answers(labels[clip]), strict=True):
             for token, mention, place in _find_mentions(words, question):
                 seen = numbers[_shows(sample.labels, mention)]
                 if (seen >= 0).any():
@@ -80,16 +79,6 @@ def _shows(labels: CellLabels, mention: Mention) -> npt.NDArray[np.bool_]:
         shows &= labels.event == EVENTS.index(thing.act)
         shows[np.arange(len(shows)) != thing.slot] = False
     return shows
-
-
-def find_answers(labels: Rows) -> list[list[int]]:
-    """The rows of each answer's tokens, in order.
-
-    Worked example: labels [-100, 5, 2, -100, 7, 2] give [[1, 2], [4, 5]].
-    """
-    told = labels != IGNORED
-    starts = np.flatnonzero(told & ~np.concatenate([[False], told[:-1]]))
-    return [list(range(start, start + int(np.argmin(np.append(told[start:], False))))) for start in starts.tolist()]
 
 
 def _find_mentions(words: Words, question: Question) -> Iterator[tuple[int, Mention, int]]:

@@ -132,6 +132,16 @@ def make_prompts(
     )
 
 
+def find_answers(labels: npt.NDArray[np.int64]) -> list[list[int]]:
+    """The rows of each answer's tokens, in the order of the questions; labels (L,) of one clip's prompts.
+
+    Worked example: labels [-100, 5, 2, -100, 7, 2] give [[1, 2], [4, 5]].
+    """
+    told = labels != IGNORED
+    starts = np.flatnonzero(told & ~np.concatenate([[False], told[:-1]]))
+    return [list(range(start, start + int(np.argmin(np.append(told[start:], False))))) for start in starts.tolist()]
+
+
 def see(segments: torch.Tensor) -> torch.Tensor:
     """(B, L, L) bool: row i sees row j. segments (B, L).
 

@@ -13,7 +13,7 @@ import torch
 from demo.batches import Batch, prune_and_encode
 from demo.draws import draw_samples
 from demo.net import Reader, Tower
-from demo.prompts import IGNORED
+from demo.prompts import find_answers
 from demo.pruning import Regime
 from demo.tokens import Words
 
@@ -41,16 +41,8 @@ def score_quickly(tower: Tower, reader: Reader, words: Words, *, clips: int) -> 
 
 def _mark(batch: Batch, said: torch.Tensor) -> Iterator[tuple[str, bool]]:
     """(kind, whole answer right) of every question; said (B, L)."""
-    labels = batch.prompts.labels
-    good = (said[:, :-1] == labels[:, 1:]).tolist()
-    for sample, marks, wanted in zip(batch.samples, good, labels[:, 1:].tolist(), strict=True):
-        spans: list[list[bool]] = []
-        before = IGNORED
-        for mark, label in zip(marks, wanted, strict=True):
-            if label != IGNORED:
-                if before == IGNORED:
-                    spans.append([])
-                spans[-1].append(mark)
-            before = label
-        for question, span in zip(sample.questions, spans, strict=True):
-            yield question.kind, all(span)
+    told = batch.prompts.labels
+    good = (said[:, :-1] == told[:, 1:]).cpu().numpy()
+    for sample, marks, labels in zip(batch.samples, good, told.cpu().numpy(), strict=True):
+        for question, rows in zip(sample.questions, find_answers(labels), strict=True):
+            yield question.kind, all(marks[row - 1] for row in rows)

@@ -13,9 +13,9 @@ import torch
 from demo.batches import Batch, prune_and_encode
 from demo.draws import Sample
 from demo.labels import label_cells
-from demo.looks import Look, find_answers, find_looks, look_loss
+from demo.looks import Look, find_looks, look_loss
 from demo.net import POINTERS, Reader, Tower, make_model
-from demo.prompts import IGNORED
+from demo.prompts import IGNORED, find_answers
 from demo.pruning import Regime
 from demo.questions import ask_all, ask_description
 from demo.render import Filming, render_scene
