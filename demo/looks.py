@@ -76,8 +76,7 @@ def _shows(labels: CellLabels, mention: Mention) -> npt.NDArray[np.bool_]:
         return labels.past != UNCLEAR
     shows = (labels.named_color == list(COLORS).index(thing.color)) & (labels.named_shape == SHAPES.index(thing.shape))
     if mention.what != "thing":
-        shows &= labels.event == EVENTS.index(thing.act)
-        shows[np.arange(len(shows)) != thing.slot] = False
+        shows &= labels.event == EVENTS.index(thing.act)  # which stands in the slot of the event alone
     return shows
 
 
