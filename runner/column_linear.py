@@ -1,5 +1,5 @@
 """A linear layer that multiplies few rows as columns: the weight stands on the left and is read as it lies. Owns which
-product is taken for how many rows; knows no model.
+product is taken for how many rows, the fewest going to runner/products.py where it is there; knows no model.
 
 Where a step waits for memory, this reads weights faster than packed products do, and it needs no copy of them: a table
 shared with the embedding is kept once.
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from runner.packed_linear import can_multiply, multiply
+from runner.products import plain_products
 
 # Up to so many rows; beyond, turning the result round costs more than is gained.
 MOST_COLUMNS = 128
@@ -24,10 +25,13 @@ class ColumnLinear(nn.Module):
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
+        self.products = plain_products(linear.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.ndim != 2 or len(x) > MOST_COLUMNS:
             return F.linear(x, self.weight, self.bias)
+        if self.products is not None and self.products.take(len(x)):
+            return self.products.multiply(x, self.bias)
         if len(x) == 1:
             row = torch.mv(self.weight, x[0])[None]
             return row if self.bias is None else row.add_(self.bias)

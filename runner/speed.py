@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from runner.linear_forms import Form, choose_forms, probe_forms
+from runner.products import TILES, load_library
 
 SIDE = 1024  # of the square matrices whose product is timed
 READ_BYTES = 256 << 20
@@ -51,9 +52,17 @@ def measure_speed() -> dict[str, str]:
     try:
         rows = {f"speed, {count} threads": _describe(count) for count in sorted({1, count_cores()})}
         torch.set_num_threads(count_cores())
-        return {**rows, "products of weights": describe_forms(probe_forms())}
+        return {**rows, "products of weights": f"{describe_products()}; {describe_forms(probe_forms())}"}
     finally:
         torch.set_num_threads(before)
+
+
+def describe_products() -> str:
+    """Whether ours were compiled and run here."""
+    library = load_library()
+    if library is None:
+        return "ours not compiled, or not for this CPU"
+    return "ours by tiles" if library.evs_support() == TILES else "ours by vectors"
 
 
 def describe_forms(ratios: dict[Form, dict[int, float]]) -> str:

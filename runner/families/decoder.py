@@ -16,7 +16,7 @@ from torch import nn
 from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import VisualRows
-from runner.families.fused import RmsNorm, gated_mlp, is_silu
+from runner.families.fused import RmsNorm, gated_mlp, is_silu, multiply_plus
 
 
 class Decoder:
@@ -95,8 +95,8 @@ class _Layer:
         attended = planned.run(self.index, q, k, v, self.scale).flatten(1)
         if wanted is not None:
             attended, hidden = attended[wanted], hidden[wanted]
-        hidden = self.out(attended).add_(hidden)
-        return gated_mlp(self.gate, self.up, self.down, self.middle.forward(hidden)).add_(hidden)
+        hidden = multiply_plus(self.out, attended, hidden)
+        return gated_mlp(self.gate, self.up, self.down, self.middle.forward(hidden), hidden)
 
 
 def rotate(x: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:

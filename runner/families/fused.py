@@ -38,13 +38,24 @@ class GatedMlp(nn.Module):
         return gated_mlp(self.gate_proj, self.up_proj, self.down_proj, x)
 
 
-def gated_mlp(gate: nn.Module, up: nn.Module, down: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """down(silu(gate(x)) * up(x)); few rows go through all three as columns."""
+def gated_mlp(
+    gate: nn.Module, up: nn.Module, down: nn.Module, x: torch.Tensor, residual: torch.Tensor | None = None
+) -> torch.Tensor:
+    """down(silu(gate(x)) * up(x)), + residual; few rows go through all three as columns."""
     if multiplies_columns(gate, up, down, rows=len(x)):
-        return _mlp_of_columns(gate, up, down, x.t()).t().contiguous()
+        out = _mlp_of_columns(gate, up, down, x.t()).t().contiguous()
+        return out if residual is None else out.add_(residual)
     opened = gate.silu(x) if isinstance(gate, PackedLinear | ColumnLinear) else F.silu(gate(x), inplace=True)
-    out: torch.Tensor = down(opened.mul_(up(x)))
-    return out
+    opened = up.times(x, opened) if isinstance(up, PackedLinear) else opened.mul_(up(x))
+    return multiply_plus(down, opened, residual)
+
+
+def multiply_plus(linear: nn.Module, x: torch.Tensor, residual: torch.Tensor | None) -> torch.Tensor:
+    """linear(x) + residual, which stays as it is."""
+    if residual is not None and isinstance(linear, PackedLinear):
+        return linear.plus(x, residual)
+    out: torch.Tensor = linear(x)
+    return out if residual is None else out.add_(residual)
 
 
 def _mlp_of_columns(gate: Any, up: Any, down: Any, x: torch.Tensor) -> torch.Tensor:
