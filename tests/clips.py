@@ -125,6 +125,22 @@ def make_clip(
     return _written(data, path)
 
 
+def repeat_clip(data: bytes, times: int) -> bytes:
+    """An MP4 clip so many times on end, without encoding anything again."""
+    file = io.BytesIO()
+    with av.open(io.BytesIO(data)) as source, av.open(file, "w", format="mp4") as output:
+        packets = [packet for packet in source.demux(video=0) if packet.dts is not None]
+        stream = output.add_stream_from_template(source.streams.video[0])
+        length = sum(packet.duration or 0 for packet in packets)
+        for number in range(times):
+            for packet in packets:
+                again = av.Packet(bytes(packet))
+                again.stream, again.time_base, again.is_keyframe = stream, packet.time_base, packet.is_keyframe
+                again.pts, again.dts = packet.pts + number * length, packet.dts + number * length
+                output.mux(again)
+    return file.getvalue()
+
+
 def make_audio(path: Path | None = None, *, container: str = "mp4", codec: str = "aac", seconds: float = 0.2) -> bytes:
     """A file with sound and no video."""
     file = io.BytesIO()

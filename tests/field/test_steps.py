@@ -13,7 +13,7 @@ import httpx2
 import numpy as np
 import pytest
 
-from tests.clips import make_clip
+from tests.clips import make_clip, repeat_clip
 from tests.field.conftest import FLAGS
 from tests.field.talk import NO_EVS, AnyPart, Talk, body_of, file_of, raw, user
 from tests.field.test_caching import told
@@ -170,11 +170,11 @@ def test_plain_clips_are_not_swapped(talk: Talk, tight: Talk) -> None:
 
 def test_decoding_keeps_nobody_from_asking_how_it_goes(talk: Talk) -> None:
     """B-LOOP-1: while large clips are fetched, decoded and encoded, `/health` answers at once. Were a clip decoded
-    where it is answered, it would wait for a quarter of all that time, again and again. The clips are long, so that the
-    pauses of a busy machine are short beside it."""
-    film = make_clip(frames=600, size=(720, 1280), options={"bf": "8", "g": "250"})
+    where it is answered, it would wait for a quarter of all that time, again and again. The clips are long, and wanted
+    from end to end, so that the pauses of a busy machine are short beside it."""
+    film = repeat_clip(make_clip(frames=150, size=(720, 1280), options={"bf": "8", "g": "250"}), times=16)
     bodies: list[dict[str, Any]] = [
-        {"messages": [user(raw(film + bytes(n)), "?")], "max_tokens": 1, "video": {"max_frames": 8}} for n in range(4)
+        {"messages": [user(raw(film + bytes(n)), "?")], "max_tokens": 1, "video": {"max_frames": 32}} for n in range(4)
     ]
     waits, over = list[float](), threading.Event()
 
