@@ -15,9 +15,10 @@ WORKDIR /srv/evserve
 # Dependencies in a layer of their own, with what is compiled: it changes with pyproject.toml, not with the code.
 COPY pyproject.toml README.md LICENSE ./
 COPY runner/native runner/native
+COPY attention/native attention/native
 RUN apt-get update -qq \
     && apt-get install -y -qq --no-install-recommends gcc libc6-dev \
-    && mkdir app vision evs attention \
+    && mkdir app vision evs \
     && touch app/__init__.py runner/__init__.py vision/__init__.py evs/__init__.py attention/__init__.py \
     && pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} -e ".$EXTRAS" \
     && apt-get purge -y -qq --auto-remove gcc libc6-dev \

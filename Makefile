@@ -1,5 +1,5 @@
 # `make demo` answers a question about a clip; `make check` is what CI runs. Only Python 3.11 and make are needed; where there is
-# a C compiler, products of weights are compiled, too.
+# a C compiler, products of weights and attention over pages are compiled, too.
 
 PYTHON ?= python3
 # Extra words for pip. Without CUDA, spare yourself the large CUDA wheels:
@@ -19,7 +19,7 @@ STAMP := .venv/.installed
 
 install: $(STAMP)
 
-$(STAMP): pyproject.toml $(wildcard runner/native/*)
+$(STAMP): pyproject.toml $(wildcard runner/native/* attention/native/*)
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install $(PIP_EXTRA) -e '.[dev]'
 	touch $@

@@ -1,7 +1,7 @@
 """The `sdpa` backend: paged attention in plain torch, on any device. Owns its page memory; knows no models.
 
 The reference of every other backend. Contexts are read in place where they lie in consecutive pages; what lies
-scattered is copied together.
+scattered is copied together. Steps of one row a sequence go through attention/lone.py where it serves them.
 """
 
 from __future__ import annotations
@@ -15,8 +15,18 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from attention.lone import lone_rows
 from attention.masks import first_visible, prefix_mask
-from attention.protocol import AttentionMetadata, Capabilities, KVLayout, LayerAttention, Range, StaticTables, slots_on
+from attention.protocol import (
+    AttentionMetadata,
+    Capabilities,
+    KVLayout,
+    LayerAttention,
+    PlannedAttention,
+    Range,
+    StaticTables,
+    slots_on,
+)
 from attention.sdpa_static import SdpaStatic
 
 CAPABILITIES = Capabilities(
@@ -69,8 +79,11 @@ class SdpaBackend:
         rows = (layout.num_pages + 1) * layout.page_size
         shape = (layout.num_layers, 2, rows, layout.num_kv_heads, layout.head_dim)
         self.memory = _zeros(shape, layout)
+        self._lone = lone_rows(self.memory, layout)
 
-    def plan(self, metadata: AttentionMetadata) -> SdpaStep:
+    def plan(self, metadata: AttentionMetadata) -> PlannedAttention:
+        if self._lone is not None and self._lone.take(metadata):
+            return self._lone.plan(metadata)
         slots = slots_on(self.layout.device, metadata, self.layout.page_size)
         ranges = metadata.mm_prefix_ranges or ((),) * len(metadata.seq_lens)
         of_kind = {
