@@ -17,6 +17,7 @@ from attention.protocol import PlannedAttention
 from runner.errors import EngineStartError
 from runner.families.base import VisualRows
 from runner.families.fused import RmsNorm, gated_mlp, is_silu, multiply_plus
+from runner.row_passes import turn_rows
 
 
 class Decoder:
@@ -100,8 +101,11 @@ class _Layer:
 
 
 def rotate(x: torch.Tensor, phases: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-    """Turn pairs (i, i + K / 2) of x (S, heads, K); phases: cos, and sin with its first half negated, (S, 1, K)."""
+    """Turn pairs (i, i + K / 2) of x (S, heads, K), which may be written over; phases: cos, and sin with its first half
+    negated, (S, 1, K)."""
     cos, signed_sin = phases
+    if turn_rows(x, cos, signed_sin):
+        return x
     return x.roll(x.shape[-1] // 2, -1).mul_(signed_sin).addcmul_(x, cos)
 
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from runner.column_linear import ColumnLinear, multiplies_columns
 from runner.packed_linear import PackedLinear
+from runner.row_passes import norm_rows
 
 # Up to this many rows a norm costs calls, and from so many on memory traffic.
 FEW_ROWS, MANY_ROWS = 8, 32
@@ -84,10 +85,12 @@ def is_silu(activation: Any) -> bool:
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """Over the last axis.
 
-    Many rows on a CPU are normalised as the channels of a batch norm of no mean and known variance: torch has that in
-    one pass over memory, and an RMS norm in five. Few rows are normalised beside themselves with the sign turned, which
-    have no mean and the same mean square: layer norm is one call, RMS norm nine.
+    Where nothing was compiled for it, many rows on a CPU are normalised as the channels of a batch norm of no mean and
+    known variance: torch has that in one pass over memory, and an RMS norm in five. Few rows are normalised beside
+    themselves with the sign turned, which have no mean and the same mean square: layer norm is one call, RMS norm nine.
     """
+    if (in_one_pass := norm_rows(x, weight, eps)) is not None:
+        return in_one_pass
     size = x.shape[-1]
     if x.device.type == "cpu" and x.ndim == 2 and len(x) <= FEW_ROWS:
         return F.layer_norm(torch.cat((x, -x), dim=-1), (2 * size,), None, None, eps)[:, :size] * weight
