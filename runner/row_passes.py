@@ -17,12 +17,12 @@ LANES = 16
 def norm_rows(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor | None:
     """RMS norm over the last axis of x (S, D) or (S, heads, D), by weight (D,), dense; rounded before it meets the
     weight, and after. None where it is not taken."""
-    size = x.shape[-1]
-    if not _takes(x, unit=LANES) or weight.dtype != torch.bfloat16 or not weight.is_contiguous():
+    size, library = x.shape[-1], _library()
+    if library is None or not _takes(x, unit=LANES) or weight.dtype != torch.bfloat16 or not weight.is_contiguous():
         return None
     out = torch.empty(x.shape, dtype=x.dtype)
     heads = 1 if x.ndim == 2 else x.shape[1]
-    _library().evs_norm(
+    library.evs_norm(
         x.data_ptr(), weight.data_ptr(), out.data_ptr(), len(x), heads, size, x.stride(0), eps, torch.get_num_threads()
     )
     return out
@@ -31,9 +31,12 @@ def norm_rows(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor
 def turn_rows(x: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> bool:
     """Turn pairs (i, i + K / 2) of x (S, heads, K) where they stand; cos and signed_sin: (S, 1, K), dense. False where
     that is not taken, and nothing was done."""
-    if not _takes(x, unit=2 * LANES) or any(p.dtype != x.dtype or not p.is_contiguous() for p in (cos, signed_sin)):
+    library = _library()
+    if library is None or not _takes(x, unit=2 * LANES):
         return False
-    _library().evs_turn(
+    if any(phases.dtype != x.dtype or not phases.is_contiguous() for phases in (cos, signed_sin)):
+        return False
+    library.evs_turn(
         x.data_ptr(), cos.data_ptr(), signed_sin.data_ptr(), len(x), x.shape[1], x.shape[2], x.stride(0),
         torch.get_num_threads(),
     )  # fmt: skip
@@ -45,7 +48,7 @@ def _takes(x: torch.Tensor, *, unit: int) -> bool:
     if x.dtype != torch.bfloat16 or x.device.type != "cpu" or x.ndim not in (2, 3) or x.shape[-1] % unit:
         return False
     inside = (1,) if x.ndim == 2 else (x.shape[-1], 1)
-    return x.stride()[1:] == inside and _library() is not None
+    return x.stride()[1:] == inside
 
 
 @cache
