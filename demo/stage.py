@@ -14,10 +14,10 @@ import numpy as np
 from demo.scenes import DIRECTIONS, FRAMES_PER_SLOT, TIMED, Act, Scene, Side, Thing
 from demo.shapes import COLORS, SHAPES
 
-Level = Literal["still", "motion", "simple", "all", "events"]
+Level = Literal["still", "motion", "simple", "all", "events", "crossings"]
 """One picture; one simple motion; the prototype's mix; colour changes, crossings and several events as well; scenes
-with timed events only, most of them with two."""
-LEVELS: tuple[Level, ...] = ("still", "motion", "simple", "all", "events")
+with timed events only, most of them with two; something that passes another thing, always."""
+LEVELS: tuple[Level, ...] = ("still", "motion", "simple", "all", "events", "crossings")
 TRIES = 50
 RADII: dict[Level, tuple[float, float]] = {
     "still": (0.12, 0.22),
@@ -25,7 +25,10 @@ RADII: dict[Level, tuple[float, float]] = {
     "simple": (0.11, 0.165),
     "all": (0.11, 0.165),
     "events": (0.11, 0.165),
+    "crossings": (0.11, 0.165),
 }
+CROSSING: dict[Level, float] = {"all": 0.75, "crossings": 1.0}
+"""How often something that moves beside something that stays passes it."""
 Point = tuple[float, float]
 
 
@@ -33,7 +36,7 @@ def make_scene(rng: random.Random, level: Level, *, frames: int, height: int, wi
     """A scene of one to three things, each of another look, at most one of them moving."""
     while True:
         acts = _draw_acts(rng, level, slots=frames // FRAMES_PER_SLOT)
-        crosses = level == "all" and acts[:2] == ["move", "still"] and rng.random() < 0.75
+        crosses = acts[:2] == ["move", "still"] and rng.random() < CROSSING.get(level, 0.0)
         things = _place_things(rng, acts, size=(height, width), radii=RADII[level], crosses=crosses)
         if things is not None:
             break
@@ -53,6 +56,8 @@ def _draw_acts(rng: random.Random, level: Level, *, slots: int) -> list[Act]:
     if level == "motion":
         count = rng.choice((1, 1, 2))
         return _one_mover([rng.choice(("move", "move", "still")) for _ in range(count)])
+    if level == "crossings":
+        return ["move", "still", *([rng.choice(("still", *TIMED))] if rng.random() < 0.35 else [])]
     share = {"all": rng.random, "events": lambda: rng.uniform(0.65, 1.0)}.get(level, lambda: 0.0)()
     if share < 0.4 or slots < 4:
         count = rng.choice((1, 1, 2, 2, 2, 3))

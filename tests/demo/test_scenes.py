@@ -52,11 +52,12 @@ def test_things_look_different_and_stay_apart(level: Level) -> None:
             passing += 1
             assert one.mover in touching[0] and one.passing[1] in touching[0]
         assert len(touching) == (one.passing is not None)
-    assert (passing > 0) is (level == "all")
+    assert passing == 150 if level == "crossings" else (passing > 0) is (level == "all")
 
 
 def test_levels_rise() -> None:
-    """Stills first, then one motion, then things that come and go, then turns as well."""
+    """Stills first, then one motion, then things that come and go, then turns as well; timed events for themselves, and
+    things that pass others."""
     rng = random.Random(0)
     acts = {
         level: {t.act for _ in range(100) for t in make_scene(rng, level, frames=8, height=96, width=96).things}
@@ -65,7 +66,8 @@ def test_levels_rise() -> None:
     assert acts["still"] == {"still"}
     assert acts["motion"] == {"still", "move"}
     assert acts["simple"] == {"still", "move", "appear", "disappear"}
-    assert acts["all"] == {"still", "move", *TIMED}
+    assert acts["all"] == acts["crossings"] == {"still", "move", *TIMED}
+    assert set(TIMED) <= acts["events"]
 
 
 def test_a_seed_means_a_clip() -> None:
