@@ -36,7 +36,7 @@ def make_scene(rng: random.Random, level: Level, *, frames: int, height: int, wi
     """A scene of one to three things, each of another look, at most one of them moving."""
     while True:
         acts = _draw_acts(rng, level, slots=frames // FRAMES_PER_SLOT)
-        crosses = acts[:2] == ["move", "still"] and rng.random() < CROSSING.get(level, 0.0)
+        crosses = level in CROSSING and acts[:2] == ["move", "still"] and rng.random() < CROSSING[level]
         things = _place_things(rng, acts, size=(height, width), radii=RADII[level], crosses=crosses)
         if things is not None:
             break
