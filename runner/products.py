@@ -14,6 +14,7 @@ from importlib.util import find_spec
 import torch
 
 COMPILED = "runner._products"  # of pyproject.toml's ext-modules; not a module that could be imported
+SYMBOLS = ("evs_multiply", "evs_norm", "evs_turn", "evs_support")
 NO_SUPPORT, VECTORS, TILES = range(3)  # what `evs_support` answers
 # Rows up to which vectors are faster than products made for many: soon arithmetic takes longer than reading.
 VECTOR_ROWS = 4
@@ -151,6 +152,8 @@ def load_library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(found.origin)  # torch, whose OpenMP it uses, is there already
     except OSError:
         return None
+    if not all(hasattr(library, name) for name in SYMBOLS):
+        return None  # of an older installation
     library.evs_multiply.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4 + [ctypes.c_int] * 3
     library.evs_multiply.restype = None
     return None if library.evs_support() == NO_SUPPORT else library
