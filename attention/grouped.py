@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from attention.many import attend_segments
 from attention.packed import Attend, plan_packed
 
 # Operators over neighbouring rows that are worth more than gathering rows into fewer.
@@ -135,11 +136,16 @@ class _Operator:
     def run(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         """(count * queries, H, K)."""
 
-        def batched(x: torch.Tensor, rows: Rows) -> torch.Tensor:  # (count, H, length, K)
-            return _take(x, rows).view(self._group.count, -1, *x.shape[1:]).transpose(1, 2)
+        q, k, v = _take(q, self._queries), _take(k, self._keys), _take(v, self._keys)
+        if self._mask is None:
+            found = attend_segments(q, k, v, scale, count=self._group.count)
+            if found is not None:
+                return found
 
-        q, k, v = batched(q, self._queries), batched(k, self._keys), batched(v, self._keys)
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=self._mask, scale=scale)
+        def batched(x: torch.Tensor) -> torch.Tensor:  # (count, H, length, K)
+            return x.view(self._group.count, -1, *x.shape[1:]).transpose(1, 2)
+
+        out = F.scaled_dot_product_attention(batched(q), batched(k), batched(v), attn_mask=self._mask, scale=scale)
         return out.transpose(1, 2).flatten(0, 1)
 
 

@@ -6,16 +6,13 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 
 import numpy as np
 import torch
 
+from attention.compiled import load_library
 from attention.masks import first_visible
 from attention.protocol import AttentionMetadata, KVLayout, LayerAttention, slots_on
-
-COMPILED = "attention._lone"  # of pyproject.toml's ext-modules; not a module that could be imported
 
 
 class _Step(ctypes.Structure):
@@ -92,7 +89,7 @@ class LoneStep:
             q.data_ptr(), k.data_ptr(), v.data_ptr(), keys, keys + half, out.data_ptr(), q.stride(0), k.stride(0),
             v.stride(0), scale,
         )  # fmt: skip
-        self.lone.library.evs_attend(step, call, torch.get_num_threads())
+        self.lone.library.evs_attend(ctypes.byref(step), ctypes.byref(call), torch.get_num_threads())
         return out
 
 
@@ -110,18 +107,3 @@ def lone_rows(memory: torch.Tensor, layout: KVLayout) -> LoneRows | None:
         return None
     can = library.evs_can_attend(layout.head_dim, layout.page_size)
     return LoneRows(library, memory, layout) if can else None
-
-
-@cache
-def load_library() -> ctypes.CDLL | None:
-    found = find_spec(COMPILED)
-    if found is None or found.origin is None:
-        return None
-    try:
-        library = ctypes.CDLL(found.origin)  # torch, whose OpenMP it uses, is there already
-    except OSError:
-        return None
-    library.evs_attend.argtypes = [ctypes.POINTER(_Step), ctypes.POINTER(_Layer), ctypes.c_int]
-    library.evs_attend.restype = None
-    library.evs_can_attend.argtypes = [ctypes.c_int64, ctypes.c_int64]
-    return library

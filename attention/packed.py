@@ -10,6 +10,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from attention.many import attend_segments
+
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
@@ -51,6 +53,9 @@ def _equal_runs(cu_seqlens: np.ndarray) -> list[_Run]:
 
 def _attend_run(run: _Run, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
     rows = slice(run.start, run.start + run.count * run.length)
+    found = attend_segments(q[rows], k[rows], v[rows], scale, count=run.count)
+    if found is not None:
+        return found
 
     def batched(x: torch.Tensor) -> torch.Tensor:  # (count, H, length, K)
         return x[rows].view(run.count, run.length, *x.shape[1:]).transpose(1, 2)

@@ -10,12 +10,14 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from attention.lone import lone_rows
+from attention.many import attend_pages
 from attention.masks import first_visible, prefix_mask
 from attention.protocol import (
     AttentionMetadata,
@@ -51,12 +53,16 @@ class _Segment:
 
     past: the rows that no query of the step comes before, in parts; a lone query's own row is among them.
     whole: the rows that any query sees, in order, for a chunk that needs a mask, and for a layer with a soft cap.
+    pages: of page_size rows, that hold all its `num_keys` rows.
     """
 
     rows: slice
     past: tuple[Part, ...]
     whole: Part | None
     mask: torch.Tensor | None  # (num_queries, num_keys), with `whole`
+    pages: np.ndarray
+    page_size: int
+    num_keys: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -109,6 +115,7 @@ class SdpaBackend:
         start, stop = int(metadata.cu_seqlens[index]), int(metadata.cu_seqlens[index + 1])
         num_queries, num_keys = stop - start, int(metadata.seq_lens[index])
         pages, rows = metadata.page_table[index], slice(start, stop)
+        make = partial(_Segment, rows=rows, pages=pages, page_size=self.layout.page_size, num_keys=num_keys)
         # Torch has a kernel that also returns the sums of exponentials, by which parts are put together, on CPUs only.
         can_split = self.layout.device.type == "cpu"
         first = first_visible(num_keys - num_queries, layer)
@@ -116,15 +123,15 @@ class SdpaBackend:
         if num_queries > 1 and (ranges or is_cut or layer.softcap or not (can_split or num_queries == num_keys)):
             mask = prefix_mask(num_keys - num_queries, num_queries, num_keys, ranges, layer, key_start=first)
             whole = self._in_order(pages, num_keys, first=first)
-            return _Segment(rows=rows, past=(), whole=whole, mask=mask.to(self.layout.device))
+            return make(past=(), whole=whole, mask=mask.to(self.layout.device))
         if first or layer.softcap:  # a lone query, which sees all that it is shown
             whole = self._in_order(pages, num_keys, first=first)
-            return _Segment(rows=rows, past=() if layer.softcap else (whole,), whole=whole, mask=None)
+            return make(past=() if layer.softcap else (whole,), whole=whole, mask=None)
         num_past = num_keys if num_queries == 1 else num_keys - num_queries
         past: tuple[Part, ...] = ()
         if num_past:
             past = self._in_parts(pages, num_past) if can_split else (self._in_order(pages, num_past),)
-        return _Segment(rows=rows, past=past, whole=None, mask=None)
+        return make(past=past, whole=None, mask=None)
 
     def _in_order(self, pages: np.ndarray, num_rows: int, *, first: int = 0) -> Part:
         """Rows [first, num_rows) of a sequence. Pages before theirs are not looked at: they may be others' by now."""
@@ -195,6 +202,10 @@ def _attend(segment: _Segment, q: torch.Tensor, own: Pair, memory: Pair, scale: 
         return _combine([(folded, pair, False) for pair in past], scale).reshape(q.shape)
     if segment.whole is not None:
         return _masked(q, memory[0][segment.whole], memory[1][segment.whole], scale, segment.mask)
+    pages, length = segment.pages, segment.num_keys
+    found = attend_pages(q, *memory, scale, pages=pages, page_size=segment.page_size, length=length)
+    if found is not None:
+        return found
     headed = _headed(q)
     return _combine([*((headed, pair, False) for pair in past), (headed, own, True)], scale)[0].transpose(0, 1)
 

@@ -54,7 +54,7 @@ def _takes(x: torch.Tensor, *, unit: int) -> bool:
 @cache
 def _library() -> ctypes.CDLL | None:
     library = load_library()
-    if library is None:
+    if library is None or not hasattr(library, "evs_turn"):  # compiled before there were turns
         return None
     library.evs_norm.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4 + [ctypes.c_float, ctypes.c_int]
     library.evs_turn.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4 + [ctypes.c_int]

@@ -5,12 +5,7 @@
  * Keys are read where they lie, as tiles of SIDE rows, and meet all queries that share them at once. Called through ctypes
  * (attention/lone.py); OpenMP's symbols are left to the library that torch has loaded. */
 
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-typedef uint16_t bf16;
-typedef uint32_t pair; /* two neighbouring bf16 */
+#include "attend.h"
 
 /* pages: (rows, columns), of `page_size` rows of (kv_heads, size) each, page_size a multiple of 16. slots: where a row's
  * key and value go. Row r sees keys starts[r] to stops[r]. A key meets `group` queries. */
@@ -28,24 +23,11 @@ typedef struct {
     float scale;
 } layer;
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && __GNUC__ >= 11
+#ifdef HAS_TILES
 
 #include <cpuid.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
-
-#define VECTORS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-#define TILES __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")))
-#define INLINE static inline __attribute__((always_inline))
-
-enum {
-    SIDE = 16,         /* rows of a tile, each of so many pairs or float32 numbers; queries that are taken at a time */
-    LINE = 4 * SIDE,   /* bytes of such a row */
-    BLOCK = 128,       /* keys between which sums are weighed anew */
-    WIDE = 2 * SIDE,   /* numbers in a row of a tile */
-    LARGEST = 256      /* numbers of a key */
-};
 
 /* What is known of the queries after some keys; and below, of the keys in between. */
 typedef struct {
@@ -60,21 +42,6 @@ typedef struct {
     float fresh[4][SIDE][SIDE];
     const bf16 *key_groups[BLOCK / SIDE], *value_groups[BLOCK / SIDE];
 } __attribute__((aligned(64))) state;
-
-/* 2^x, whole part by scaling, the rest by a series that is good to 2e-7. A NaN stays one. */
-INLINE VECTORS __m512 power(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);
-    const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 part = _mm512_sub_ps(x, whole);
-    __m512 series = _mm512_set1_ps(1.54035304e-4f);
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(1.33335581e-3f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(9.61812911e-3f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(5.55041087e-2f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(2.40226507e-1f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(6.93147181e-1f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(series, whole);
-}
 
 /* Scores of a block's groups of SIDE keys, four at a time; rows of keys lie `apart` bytes from each other. */
 INLINE TILES void score(state *s, int64_t groups, int64_t size, int64_t apart) {
@@ -101,22 +68,7 @@ INLINE TILES void score(state *s, int64_t groups, int64_t size, int64_t apart) {
 INLINE VECTORS void turn(state *s, int queries, int64_t g) {
     __m512 a[SIDE], b[SIDE];
     for (int i = 0; i < SIDE; i++) a[i] = _mm512_load_ps(s->scores[g * SIDE + i]);
-    for (int i = 0; i < SIDE; i += 2) {
-        b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-        b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-    }
-    for (int i = 0; i < SIDE; i += 4)
-        for (int j = 0; j < 2; j++) {
-            a[i + 2 * j] = (__m512)_mm512_unpacklo_pd((__m512d)b[i + j], (__m512d)b[i + j + 2]);
-            a[i + 2 * j + 1] = (__m512)_mm512_unpackhi_pd((__m512d)b[i + j], (__m512d)b[i + j + 2]);
-        }
-    for (int i = 0; i < 4; i++) { /* a[4 n + i]: of keys 4 n to 4 n + 3, queries i, 4 + i, 8 + i and 12 + i */
-        const __m512 even = _mm512_shuffle_f32x4(a[i], a[4 + i], 0x88), odd = _mm512_shuffle_f32x4(a[i], a[4 + i], 0xdd);
-        const __m512 later = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0x88);
-        const __m512 last = _mm512_shuffle_f32x4(a[8 + i], a[12 + i], 0xdd);
-        b[i] = _mm512_shuffle_f32x4(even, later, 0x88), b[8 + i] = _mm512_shuffle_f32x4(even, later, 0xdd);
-        b[4 + i] = _mm512_shuffle_f32x4(odd, last, 0x88), b[12 + i] = _mm512_shuffle_f32x4(odd, last, 0xdd);
-    }
+    transpose(a, b);
     for (int i = 0; i < queries; i++) _mm512_store_ps(s->turned[i] + g * SIDE, b[i]);
 }
 
@@ -198,15 +150,12 @@ INLINE VECTORS void begin(state *s, const pair *q, int queries, int64_t size) {
 }
 
 INLINE VECTORS void end(state *s, bf16 *out, int queries, int64_t size) {
-    const __m512i front = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i back = _mm512_add_epi32(front, _mm512_set1_epi32(8));
     for (int g = 0; g < queries; g++) {
         const __m512 share = _mm512_set1_ps(1.0f / _mm512_reduce_add_ps(_mm512_load_ps(s->totals[g])));
         for (int64_t at = 0; at < size; at += WIDE) {
             const __m512 low = _mm512_mul_ps(_mm512_load_ps(s->sums[at / SIDE][g]), share);
             const __m512 high = _mm512_mul_ps(_mm512_load_ps(s->sums[at / SIDE + 1][g]), share);
-            const __m512 first = _mm512_permutex2var_ps(low, front, high), last = _mm512_permutex2var_ps(low, back, high);
-            _mm512_storeu_si512(out + g * size + at, (__m512i)_mm512_cvtne2ps_pbh(last, first));
+            _mm512_storeu_si512(out + g * size + at, join(low, high));
         }
     }
 }
@@ -246,18 +195,6 @@ static TILES void attend(const step *p, const layer *l, int64_t r, int64_t h, in
     }
     end(&s, l->out + (r * p->kv_heads * p->group + head) * p->size, queries, p->size);
 }
-
-/* Eight tiles of SIDE full rows: kind 1, bytes of a row for each, then rows for each. Constant, for GCC 12 believes that
- * the instruction reads no more than eight bytes of it. */
-static const struct {
-    uint8_t kind, start_row, unused[14];
-    uint16_t bytes[16];
-    uint8_t rows[16];
-} SHAPE = {1, 0, {0}, {LINE, LINE, LINE, LINE, LINE, LINE, LINE, LINE}, {SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE, SIDE}};
-
-static TILES void shape_tiles(void) { _tile_loadconfig(&SHAPE); }
-
-static TILES void release_tiles(void) { _tile_release(); }
 
 void evs_attend(const step *p, const layer *l, int threads) {
 #pragma omp parallel num_threads(threads)

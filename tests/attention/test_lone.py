@@ -3,15 +3,13 @@ must and is moved by nothing else."""
 
 from __future__ import annotations
 
-import os
-from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
 
-from attention.lone import COMPILED, LoneStep, first_rows, lone_rows
+from attention.lone import LoneStep, first_rows, lone_rows
 from attention.protocol import AttentionMetadata, KVLayout, LayerAttention, slot_mapping
 from attention.sdpa import SdpaBackend
 from tests.attention.dense import dense_attention
@@ -142,8 +140,3 @@ def test_other_steps_and_layers_are_left_to_torch() -> None:
         device=torch.device("cpu"), layers=(LayerAttention(softcap=2.0),),
     )  # fmt: skip
     assert lone_rows(backend.memory, capped) is None
-
-
-@pytest.mark.skipif(not os.environ.get("EVS_NEEDS_PRODUCTS"), reason="EVS_NEEDS_PRODUCTS=1 asks for a C compiler")
-def test_it_is_compiled_where_there_is_a_compiler() -> None:
-    assert find_spec(COMPILED) is not None
