@@ -16,6 +16,7 @@ from runner.errors import EngineStartError
 from runner.families.text_only import SERVED, TextOnly
 from runner.linear_forms import arrange_linears
 from runner.loader import LoadedModel, OnProgress, find_checkpoint, load_model, read_config, saying_what_fails
+from runner.weightless import load_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -60,8 +61,12 @@ def _load(config: EngineConfig, name: str, target: LoadedModel, on_progress: OnP
             name=name, model=load_model(wanted, on_progress).family, dtype=target.dtype, device=target.device
         )
     with saying_what_fails(folder):
-        model = AutoModelForCausalLM.from_pretrained(
-            folder, dtype=target.dtype, attn_implementation=register_attention(), use_safetensors=True
+        model = load_weights(
+            AutoModelForCausalLM,
+            folder,
+            dtype=target.dtype,
+            attn_implementation=register_attention(),
+            use_safetensors=True,
         )
     draft = TextOnly(model.to(target.device).eval())
     arrange_linears(model)

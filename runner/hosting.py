@@ -10,24 +10,13 @@ import importlib
 import os
 import socket
 import subprocess
-import sys
 import threading
 from typing import Protocol
 
 import msgspec
 
 from runner.config import EngineConfig
-
-SOCKET_BUFFER_BYTES = 4 << 20
-# For the engine's process; what the user's environment says stands. Weights are read a tenth faster from huge pages,
-# which glibc asks for when told to. numpy's own threads, which nothing here needs, would be there before decoding's
-# server is forked off. Compiled products are kept, 0.26 MB each, 1024 unless told otherwise: with few numbers of rows
-# (runner/row_ladder.py) so many are in use at a time.
-COMPUTE_ENVIRONMENT = {
-    "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1",
-    "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "256",
-    "OPENBLAS_NUM_THREADS": "1",
-}
+from runner.spawning import socket_pair, take_spawned
 
 
 class EngineHandle(Protocol):
@@ -84,32 +73,19 @@ class EngineThread:
 
 
 def start_engine_process(config: EngineConfig) -> tuple[socket.socket, EngineProcess]:
-    """Start `python -m runner.engine_process`; the settings go in as JSON on its standard input."""
-    ours, theirs = _socket_pair()
-    with theirs:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "runner.engine_process", str(theirs.fileno())],
-            stdin=subprocess.PIPE,
-            pass_fds=[theirs.fileno()],
-            env={**COMPUTE_ENVIRONMENT, **os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        )
-    assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(config))
-    process.stdin.close()
-    return ours, EngineProcess(process)
+    """Start the engine's program, or take the one that was begun early; the settings go in as JSON."""
+    spawned = take_spawned()
+    assert spawned.process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # it has ended, which its socket tells, too
+        spawned.process.stdin.write(msgspec.json.encode(config))
+        spawned.process.stdin.close()
+    return spawned.ours, EngineProcess(spawned.process)
 
 
 def start_engine_thread(config: EngineConfig) -> tuple[socket.socket, EngineThread]:
     """Run the engine in this process. Its module is imported here so that import errors surface at once."""
-    ours, theirs = _socket_pair()
+    ours, theirs = socket_pair()
     serve = importlib.import_module("runner.service").serve
     thread = threading.Thread(target=serve, args=(theirs, config), name="evs-engine", daemon=True)
     thread.start()
     return ours, EngineThread(thread, theirs)
-
-
-def _socket_pair() -> tuple[socket.socket, socket.socket]:
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-    for end in (ours, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
-    return ours, theirs

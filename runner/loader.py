@@ -16,11 +16,13 @@ from transformers.utils import logging as transformers_logging
 
 from attention.bridge import register_attention
 from runner.config import EngineConfig
+from runner.early_forms import await_forms
 from runner.errors import EngineStartError
 from runner.families.base import Family
 from runner.families.registry import ADAPTERS, choose_adapter, import_adapter
 from runner.linear_forms import arrange_linears
 from runner.tokenizer import PromptTokenizer
+from runner.weightless import load_weights
 
 OnProgress = Callable[[str, int, int], None]
 
@@ -46,6 +48,7 @@ def load_model(config: EngineConfig, on_progress: OnProgress) -> LoadedModel:
     dtype = _dtype(config, folder, device)
     model, processor = _load(folder, device, dtype, on_progress)
     parameters = sum(p.numel() for p in model.parameters())
+    await_forms()
     family = adapter(model, processor)
     arrange_linears(model)
     return LoadedModel(
@@ -123,8 +126,8 @@ def _load(folder: Path, device: torch.device, dtype: torch.dtype, on_progress: O
     try:
         with saying_what_fails(folder):
             processor = AutoProcessor.from_pretrained(folder)
-            model = AutoModelForImageTextToText.from_pretrained(
-                folder, dtype=dtype, attn_implementation=attention, use_safetensors=True
+            model = load_weights(
+                AutoModelForImageTextToText, folder, dtype=dtype, attn_implementation=attention, use_safetensors=True
             )
     finally:
         transformers_logging.set_tqdm_hook(None)

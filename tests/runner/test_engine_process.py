@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from runner import hosting
+from runner import hosting, spawning
 from runner.config import EngineConfig
 
 SCRIPT = """
@@ -56,7 +56,7 @@ def test_huge_pages_are_asked_for_unless_told_otherwise(monkeypatch: pytest.Monk
         def __init__(self, _command: list[str], *, env: dict[str, str], **_: object) -> None:
             environments.append(env)
 
-    monkeypatch.setattr(hosting.subprocess, "Popen", Started)
+    monkeypatch.setattr(spawning.subprocess, "Popen", Started)
     monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
     for own in (None, "glibc.malloc.check=1"):
         if own is not None:

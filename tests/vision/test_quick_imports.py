@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from pathlib import Path
 
 SCRIPT = """
 import sys
-from runner.engine_process import forgo_what_is_unused
+from runner.engine_process import MODELLING
+from runner.quick_transformers import shorten_start
 from vision.quick_imports import import_quickly
 
 import_quickly("torchvision.transforms.v2.functional")
-forgo_what_is_unused()
-import_quickly("runner.service")
+shorten_start()
+import_quickly("runner.service", *MODELLING)
+from runner.loader import EngineConfig, load_model
+load_model(EngineConfig(model=sys.argv[1], served_name="m"), lambda *_: None)
 assert "torch._dynamo" not in sys.modules and "sympy" not in sys.modules
 import torch
 from torchvision.transforms.v2 import functional as tv
@@ -38,12 +43,12 @@ assert "is_compile_supported" in dir(sys.modules["torchvision.ops.roi_align"]) a
 """
 
 
-def run(script: str) -> None:
-    subprocess.run([sys.executable, "-c", script], check=True)
+def run(script: str, *args: str) -> None:
+    subprocess.run([sys.executable, "-c", script, *args], check=True)
 
 
-def test_the_compiler_comes_when_it_is_asked_for() -> None:
-    run(SCRIPT)
+def test_the_compiler_comes_when_it_is_asked_for(checkpoint: Callable[[str], Path]) -> None:
+    run(SCRIPT, str(checkpoint("qwen2_5_vl")))
 
 
 def test_versions_that_want_more_of_it_get_it_at_once() -> None:
