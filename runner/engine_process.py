@@ -1,5 +1,5 @@
-"""The engine's process: `python -m runner.engine_process FD`, settings as JSON on standard input, while it imports. Owns
-being a process: signals, logging, death with its parent; the work is service.serve's."""
+"""The engine's process: `python -m runner.engine_process FD`, settings as JSON on standard input, while it imports.
+Owns being a process: signals, logging, death with its parent; the work is service.serve's."""
 
 from __future__ import annotations
 

@@ -54,9 +54,9 @@ def _shorten(module: Any) -> None:
     for question in UNUSED:
         if hasattr(module, question):
             setattr(module, question, lambda: False)
-    reader = getattr(module, READER, None)
-    if hasattr(reader, "__wrapped__"):
-        setattr(module, READER, cache(reader.__wrapped__))
+    remembers_some = getattr(getattr(module, READER, None), "__wrapped__", None)
+    if remembers_some is not None:
+        setattr(module, READER, cache(remembers_some))
     names_of = getattr(module, LISTER, None)
     if callable(names_of):
         setattr(module, LISTER, lambda text: names_of(from_list(text)))

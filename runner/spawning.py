@@ -1,5 +1,5 @@
-"""The engine's process, begun: `python -m runner.engine_process`, which imports what it needs and awaits its settings on
-standard input. Owns its command and its environment, not what becomes of it.
+"""The engine's process, begun: `python -m runner.engine_process`, which imports what it needs and awaits its settings
+on standard input. Owns its command and its environment, not what becomes of it.
 
 Imports the standard library only, so that the process can begin before whoever wants it has imported anything.
 """

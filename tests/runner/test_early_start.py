@@ -21,7 +21,8 @@ import transformers.models
 from transformers.utils import import_utils
 assert import_utils.is_torch_flex_attn_available() == (sys.argv[1] != "quickly")
 for module in (transformers, transformers.models):
-    print(sorted(module._class_to_module.items()), sorted((k, sorted(v)) for k, v in module._object_missing_backend.items()))
+    missing = module._object_missing_backend
+    print(sorted(module._class_to_module.items()), sorted((name, sorted(missing[name])) for name in missing))
 """
 
 

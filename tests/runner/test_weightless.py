@@ -17,7 +17,7 @@ def tensors_of(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
-@pytest.mark.parametrize("family", ["gemma3", "qwen2_5_vl", "qwen3_vl", "smolvlm"])
+@pytest.mark.parametrize("family", ["gemma3", "qwen2_5_vl"])
 def test_every_weight_and_buffer_is_the_same(checkpoint: Callable[[str], Path], family: str) -> None:
     wanted = {"dtype": torch.float32, "use_safetensors": True}
     ours = tensors_of(load_weights(AutoModelForImageTextToText, checkpoint(family), **wanted))
