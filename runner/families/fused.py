@@ -11,7 +11,8 @@ from torch import nn
 
 from runner.column_linear import ColumnLinear, multiplies_columns
 from runner.packed_linear import PackedLinear
-from runner.row_passes import norm_rows
+from runner.row_passes import norm_rows, turn_rows
+from vision.towers.rotary import Phases, rotate
 
 # Up to this many rows a norm costs calls, and from so many on memory traffic.
 FEW_ROWS, MANY_ROWS = 8, 32
@@ -66,8 +67,9 @@ def _mlp_of_columns(gate: Any, up: Any, down: Any, x: torch.Tensor) -> torch.Ten
 
 
 def fuse_blocks(tower: Any) -> None:
-    """Swap the norms and MLPs of a tower's blocks, and its merger's norm, where they are of these kinds."""
+    """Swap the norms, turns and MLPs of a tower's blocks, and its merger's norm, where they are of these kinds."""
     for block in tower.blocks:
+        block.attn.turn = turn_patches
         for name in ("norm1", "norm2"):
             if hasattr(getattr(block, name), "variance_epsilon"):
                 setattr(block, name, RmsNorm(getattr(block, name)))
@@ -75,6 +77,12 @@ def fuse_blocks(tower: Any) -> None:
             block.mlp = GatedMlp(block.mlp)
     if hasattr(tower.merger.ln_q, "variance_epsilon"):
         tower.merger.ln_q = RmsNorm(tower.merger.ln_q)
+
+
+def turn_patches(x: torch.Tensor, phases: Phases) -> torch.Tensor:
+    """vision.towers.rotary.rotate of x (R, 2, H, K), which may be written over."""
+    cos, signed_sin = (phase.flatten(1, 2) for phase in phases)
+    return x if turn_rows(x.flatten(1, 2), cos, signed_sin) else rotate(x, phases)
 
 
 def is_silu(activation: Any) -> bool:

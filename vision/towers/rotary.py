@@ -17,9 +17,9 @@ Phases = tuple[torch.Tensor, torch.Tensor]
 
 def attend_rotated(attn: Any, hidden: torch.Tensor, phases: Phases, attend: Attend) -> torch.Tensor:
     """(R, D) -> (R, D) through the tower's own `qkv` and `proj`. attend(q, k, v, scale) over (R, H, K) rows keeps
-    segments apart."""
+    segments apart. `attn.turn`, where whoever owns the submodule gave it one, stands in for `rotate`."""
     qkv = attn.qkv(hidden).view(len(hidden), 3, attn.num_heads, -1)  # (R, 3, H, K)
-    q, k = rotate(qkv[:, :2], phases).unbind(1)
+    q, k = getattr(attn, "turn", rotate)(qkv[:, :2], phases).unbind(1)
     out = attend(q, k, qkv[:, 2], attn.scaling)
     projected: torch.Tensor = attn.proj(out.flatten(1))
     return projected

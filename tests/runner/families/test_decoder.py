@@ -15,11 +15,13 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from runner import linear_forms
 from runner.errors import EngineStartError
 from runner.families.decoder import Decoder, rotate
-from runner.families.fused import FEW_ROWS, MANY_ROWS, GatedMlp, fuse_blocks, rms_norm
+from runner.families.fused import FEW_ROWS, MANY_ROWS, GatedMlp, fuse_blocks, rms_norm, turn_patches
 from runner.linear_forms import FORMS, Form, Forms, probe_forms
 from tests.checkpoints.qwen2_5_vl import make_qwen2_5_vl, make_qwen2_vl
 from tests.harness import local_engine
 from tests.oracle import answer, as_message, noise_clip, worst_error
+from vision.towers.rotary import phases_at
+from vision.towers.rotary import rotate as rotate_patches
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -44,6 +46,19 @@ def test_rotation_is_transformers() -> None:
     expected, _ = apply_rotary_pos_emb(x.transpose(0, 1)[None], x.transpose(0, 1)[None], cos[None], sin[None])
     signed = torch.cat((-sin[:, :4], sin[:, 4:]), dim=-1)
     torch.testing.assert_close(rotate(x, (cos[:, None], signed[:, None])), expected[0].transpose(0, 1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_patches_turn_as_their_tower_turns_them(dtype: torch.dtype) -> None:
+    """And values beside them stay as they are."""
+    torch.manual_seed(0)
+    qkv, places = torch.randn(40, 3, 4, 64).to(dtype), torch.randint(0, 30, (40, 2))
+    phases = phases_at(torch.logspace(0, -3, 16), places, qkv)
+    values, expected = qkv[:, 2].clone(), rotate_patches(qkv[:, :2].double(), tuple(p.double() for p in phases))
+    turned = turn_patches(qkv[:, :2], phases)
+    rounding = 1e-6 if dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(turned.double(), expected, rtol=rounding, atol=rounding)
+    assert torch.equal(qkv[:, 2], values)
 
 
 def test_projections_become_one_and_are_held_once() -> None:
