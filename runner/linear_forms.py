@@ -2,7 +2,7 @@
 and the swap; knows no model but its head.
 
 What is fastest depends on the CPU, so it is measured. A head meets few rows, and its table is mostly the embedding's,
-of which packing would keep a second copy: there packing must gain a quarter.
+of which packing would keep a second copy: there packing must gain a half.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ import torch
 from torch import nn
 
 from runner.column_linear import ColumnLinear
+from runner.mapped_weights import MappedFiles
 from runner.packed_linear import PackedLinear
 
 Form = Literal["plain", "packed", "columns"]
 FORMS: dict[Form, type[PackedLinear] | type[ColumnLinear]] = {"packed": PackedLinear, "columns": ColumnLinear}
-LAYERS_MUST_GAIN, HEAD_MUST_GAIN = 1.0, 1.25  # by packing
+LAYERS_MUST_GAIN, HEAD_MUST_GAIN = 1.0, 1.5  # by packing
 # The probe: rows of a product and how often it runs, for decode, small batches and prefill; about as long each. Weights
 # take turns, for those of a model do not stay in a cache.
 PROBES = ((1, 8), (4, 8), (16, 8), (512, 1))
@@ -62,18 +63,22 @@ def arrange_linears(model: nn.Module) -> int:
     chosen = [(*place, forms.head if getattr(*place) is head else forms.layers) for place in found]
     chosen = [place for place in chosen if place[2] != "plain"]
     if chosen:
-        _swap(chosen)
+        files = MappedFiles()
+        _swap(chosen, files)
         for parameter in model.parameters():  # what is left must not keep the checkpoint's file mapped
-            parameter.data = parameter.data.clone()
+            read, parameter.data = parameter.data, parameter.data.clone()
+            files.let_go(read)
     return len(chosen)
 
 
-def _swap(chosen: Sequence[tuple[nn.Module, str, Form]]) -> None:
+def _swap(chosen: Sequence[tuple[nn.Module, str, Form]], files: MappedFiles) -> None:
     """Each thread takes layer after layer: arranging one weight on all threads takes nearly three times as long."""
 
     def swap(place: tuple[nn.Module, str, Form]) -> None:
         parent, name, form = place
-        setattr(parent, name, FORMS[form](getattr(parent, name)))
+        linear = getattr(parent, name)
+        setattr(parent, name, FORMS[form](linear))
+        files.let_go(linear.weight.data)
 
     count = torch.get_num_threads()
     try:
@@ -93,7 +98,7 @@ def choose_forms(ratios: dict[Form, dict[int, float]]) -> Forms:
     """ratios: each form's time over that of plain products, by rows; means over the rows decide.
 
     Worked example: packed 0.60 at 1 row and 0.90 at 512, columns 0.65 and 1.05: layers packed, a head, which never
-    meets 512 rows, columns. With columns 0.80 at 1 row the head is packed, too.
+    meets 512 rows, columns. With columns 0.95 at 1 row the head is packed, too.
     """
     few = {form: {rows: r for rows, r in found.items() if rows <= FEW_ROWS} for form, found in ratios.items()}
     return Forms(layers=_fastest(ratios, LAYERS_MUST_GAIN), head=_fastest(few, HEAD_MUST_GAIN))
