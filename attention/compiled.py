@@ -9,6 +9,8 @@ from importlib.util import find_spec
 
 COMPILED = "attention._attend"  # of pyproject.toml's ext-modules; not a module that could be imported
 
+SYMBOLS = ("evs_attend", "evs_attend_many", "evs_can_attend")
+
 
 @cache
 def load_library() -> ctypes.CDLL | None:
@@ -20,6 +22,8 @@ def load_library() -> ctypes.CDLL | None:
         library = ctypes.CDLL(found.origin)  # torch, whose OpenMP it uses, is there already
     except OSError:
         return None
+    if not all(hasattr(library, name) for name in SYMBOLS):
+        return None  # of an older installation
     library.evs_attend.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
     library.evs_attend_many.argtypes = [ctypes.c_void_p, ctypes.c_int]
     library.evs_attend.restype = library.evs_attend_many.restype = None

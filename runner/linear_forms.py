@@ -119,7 +119,8 @@ def probe_forms() -> dict[Form, dict[int, float]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        plain = [_make_linear() for _ in range(PROBE_WEIGHTS)]
+        weight = torch.randn(PROBE_SIZE).bfloat16()  # of many values: how it is packed is looked up by them
+        plain = [_make_linear(weight.clone()) for _ in range(PROBE_WEIGHTS)]
         kinds: dict[Form, list[nn.Module]] = {"plain": list(plain)}
         for form, make in FORMS.items():
             made = _make_all(make, plain)
@@ -131,9 +132,9 @@ def probe_forms() -> dict[Form, dict[int, float]]:
     return {form: {rows: t[form] / t["plain"] for rows, t in times.items()} for form in kinds if form != "plain"}
 
 
-def _make_linear() -> nn.Linear:
+def _make_linear(weight: torch.Tensor) -> nn.Linear:
     linear = nn.Linear(PROBE_SIZE[1], PROBE_SIZE[0], bias=False, dtype=torch.bfloat16, device="meta")
-    linear.weight = nn.Parameter(torch.full(PROBE_SIZE, 0.01, dtype=torch.bfloat16), requires_grad=False)
+    linear.weight = nn.Parameter(weight, requires_grad=False)
     return linear
 
 

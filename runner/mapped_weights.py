@@ -1,5 +1,5 @@
-"""Weights that still lie in a checkpoint's mapped file, once they are held elsewhere. Owns giving back their pages, so
-that a start holds a model once and not twice; knows no layers.
+"""Weights that still lie in a checkpoint's mapped file, once they are held elsewhere. Owns giving back their pages,
+so that a start holds a model once and not twice; knows no layers.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from pathlib import Path
 import torch
 
 MAPS = Path("/proc/self/maps")
-SUFFIX = ".safetensors"
 
 
 class MappedFiles:
-    """The stretches of memory, [start, stop), at which checkpoints were mapped when this was made."""
+    """The stretches of memory, [start, stop), at which files were mapped when this was made."""
 
     def __init__(self) -> None:
-        self.stretches = find_stretches(MAPS.read_text()) if MAPS.exists() else []
+        try:
+            self.stretches = find_stretches(MAPS.read_text(errors="surrogateescape"))
+        except OSError:  # another system
+            self.stretches = []
         self._library = ctypes.CDLL(None, use_errno=True) if self.stretches else None
 
     def let_go(self, tensor: torch.Tensor) -> None:
@@ -32,10 +34,12 @@ class MappedFiles:
 
 
 def find_stretches(maps: str) -> list[tuple[int, int]]:
-    """Of the text of /proc/self/maps: "7f00-7f80 rw-p 0 08:01 5 /models/a.safetensors" is (0x7f00, 0x7f80)."""
+    """Of the text of /proc/self/maps: "7f00-7f80 rw-p 0 08:01 5 /models/a.safetensors" is (0x7f00, 0x7f80). Any name
+    will do: a hub's cache names files otherwise."""
     found = []
     for line in maps.splitlines():
-        if line.endswith(SUFFIX):
-            start, _, stop = line.split(maxsplit=1)[0].partition("-")
+        place, name = line.split(maxsplit=1)[0], line.split(maxsplit=5)[-1]
+        if name.startswith("/") and not name.endswith(" (deleted)"):
+            start, _, stop = place.partition("-")
             found.append((int(start, 16), int(stop, 16)))
     return found

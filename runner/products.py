@@ -114,19 +114,22 @@ def packed_products(packed: torch.Tensor, weight: torch.Tensor) -> Products | No
 
 def find_block(memory: torch.Tensor, weight: torch.Tensor) -> int | None:
     """The block b for which memory (N * K,) holds weight (N, K) as (N / b, K / 2, b, 2), judged by the first block and
-    the last; None where there is none.
+    the last; None where there is none, or where several would do (rows of zeros) and the other blocks may differ.
 
     Worked example: the first block of weights (32, 4) in blocks of 16 are rows 0 to 15: the pair of their first two
     numbers, row by row, and then the pair of the last two.
     """
     width, size = weight.shape
-    for block in BLOCKS:
-        if width % block == 0 and all(
+    fitting = [
+        block
+        for block in BLOCKS
+        if width % block == 0
+        and all(
             torch.equal(_block_of(weight[rows]), memory[rows.start * size : rows.stop * size])
             for rows in (slice(0, block), slice(width - block, width))
-        ):
-            return block
-    return None
+        )
+    ]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 def _block_of(rows: torch.Tensor) -> torch.Tensor:

@@ -39,10 +39,15 @@ def spawn() -> Spawned:
     ours, theirs = socket_pair()
     with theirs:
         process = subprocess.Popen(
-            [sys.executable, "-m", "runner.engine_process", str(theirs.fileno())],
+            # -P: what lies in the working directory (a runner.py, a queue.py) must not stand in for modules
+            [sys.executable, "-P", "-m", "runner.engine_process", str(theirs.fileno())],
             stdin=subprocess.PIPE,
             pass_fds=[theirs.fileno()],
-            env={**COMPUTE_ENVIRONMENT, **os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
+            env={
+                **COMPUTE_ENVIRONMENT,
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path),
+            },
         )
     return Spawned(ours=ours, process=process)
 
