@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from importlib.util import find_spec
 
 import torch
+
+from attention.compiled import open_compiled
 
 COMPILED = "runner._products"  # of pyproject.toml's ext-modules; not a module that could be imported
 SYMBOLS = ("evs_multiply", "evs_norm", "evs_turn", "evs_support")
@@ -148,15 +149,9 @@ def _memory(packed: torch.Tensor) -> torch.Tensor | None:
 @cache
 def load_library() -> ctypes.CDLL | None:
     """None where nothing was compiled, or this CPU cannot run it."""
-    found = find_spec(COMPILED)
-    if found is None or found.origin is None:
+    library = open_compiled(COMPILED, SYMBOLS)
+    if library is None:
         return None
-    try:
-        library = ctypes.CDLL(found.origin)  # torch, whose OpenMP it uses, is there already
-    except OSError:
-        return None
-    if not all(hasattr(library, name) for name in SYMBOLS):
-        return None  # of an older installation
     library.evs_multiply.argtypes = [ctypes.c_void_p] * 5 + [ctypes.c_int64] * 4 + [ctypes.c_int] * 3
     library.evs_multiply.restype = None
     return None if library.evs_support() == NO_SUPPORT else library
