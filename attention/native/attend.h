@@ -3,20 +3,11 @@
 #pragma once
 
 #include <stddef.h>
-#include <stdint.h>
 #include <string.h>
 
-typedef uint16_t bf16;
-typedef uint32_t pair; /* two neighbouring bf16 */
+#include "bf16.h"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && __GNUC__ >= 11
-#define HAS_TILES
-
-#include <immintrin.h>
-
-#define VECTORS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-#define TILES __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")))
-#define INLINE static inline __attribute__((always_inline))
+#ifdef HAS_BF16
 
 enum {
     SIDE = 16,       /* rows of a tile, each of so many pairs or float32 numbers */
@@ -25,21 +16,6 @@ enum {
     BLOCK = 128,     /* keys between which sums are weighed anew */
     LARGEST = 256    /* numbers of a key */
 };
-
-/* 2^x, whole part by scaling, the rest by a series that is good to 2e-7. A NaN stays one. */
-INLINE VECTORS __m512 power(__m512 x) {
-    x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);
-    const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 part = _mm512_sub_ps(x, whole);
-    __m512 series = _mm512_set1_ps(1.54035304e-4f);
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(1.33335581e-3f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(9.61812911e-3f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(5.55041087e-2f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(2.40226507e-1f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(6.93147181e-1f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(1.0f));
-    return _mm512_scalef_ps(series, whole);
-}
 
 /* Rows of SIDE numbers as columns; overwrites a. */
 INLINE VECTORS void transpose(__m512 a[SIDE], __m512 b[SIDE]) {

@@ -23,7 +23,7 @@ typedef struct {
     float scale;
 } layer;
 
-#ifdef HAS_TILES
+#ifdef HAS_BF16
 
 #include <cpuid.h>
 #include <sys/syscall.h>

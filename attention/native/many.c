@@ -17,7 +17,7 @@ typedef struct {
     float scale;
 } batch;
 
-#ifdef HAS_TILES
+#ifdef HAS_BF16
 
 enum { ROWS = 2 * SIDE, TILE = SIDE * SIDE /* pairs */ };
 

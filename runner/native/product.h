@@ -2,15 +2,9 @@
 
 #pragma once
 
-#include <stdint.h>
+#include "../../attention/native/bf16.h"
 
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && __GNUC__ >= 11
-#define HAS_PRODUCTS
-
-#include <immintrin.h>
-
-typedef uint16_t bf16;
-typedef uint32_t pair; /* two neighbouring bf16 */
+#ifdef HAS_BF16
 
 enum {
     AHEAD = 4096, /* bytes that are asked for ahead of those in use */
@@ -18,10 +12,6 @@ enum {
     LANES = 16,   /* sums in a register */
     SIDE = 16     /* rows of a tile; one of a weight holds as many pairs, of as many columns */
 };
-
-#define VECTORS __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16")))
-#define TILES __attribute__((target("avx512f,avx512bw,avx512vl,avx512bf16,amx-tile,amx-bf16")))
-#define INLINE static inline __attribute__((always_inline))
 
 /* block: 0 for a weight as it lies, (width, size); else it lies as (width / block, size / 2, block, 2). then: what is done
  * with a sum before it is rounded; other (rows, width): what it is multiplied by or added to. */
@@ -37,19 +27,10 @@ INLINE VECTORS __m512 widen(const bf16 *at) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(narrow), 16));
 }
 
-/* x / (1 + exp(-x)); exp as 2^whole by 2^part, whose series is good to 2e-7. */
+/* x / (1 + exp(-x)) */
 INLINE VECTORS __m512 silu(__m512 x) {
-    const __m512 power = _mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f));
-    const __m512 whole = _mm512_roundscale_ps(power, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-    const __m512 part = _mm512_sub_ps(power, whole);
-    __m512 series = _mm512_set1_ps(1.54035304e-4f);
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(1.33335581e-3f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(9.61812911e-3f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(5.55041087e-2f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(2.40226507e-1f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(6.93147181e-1f));
-    series = _mm512_fmadd_ps(series, part, _mm512_set1_ps(1.0f));
-    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), _mm512_scalef_ps(series, whole)));
+    const __m512 shrunk = power(_mm512_mul_ps(x, _mm512_set1_ps(-1.44269504f)));
+    return _mm512_div_ps(x, _mm512_add_ps(_mm512_set1_ps(1.0f), shrunk));
 }
 
 INLINE VECTORS __m512 finish(const product *p, int has_bias, int then, int64_t m, int64_t n, __m512 sums) {

@@ -7,7 +7,7 @@
 
 #include "product.h"
 
-#ifdef HAS_PRODUCTS
+#ifdef HAS_BF16
 
 #include <cpuid.h>
 #include <sys/syscall.h>

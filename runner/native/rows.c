@@ -4,7 +4,7 @@
 
 #include "product.h"
 
-#ifdef HAS_PRODUCTS
+#ifdef HAS_BF16
 
 enum { WORTH_A_THREAD = 1 << 16 }; /* numbers; below, waking another one takes longer */
 

@@ -2,7 +2,7 @@
 
 #include "product.h"
 
-#ifdef HAS_PRODUCTS
+#ifdef HAS_BF16
 
 typedef struct {
     uint8_t palette, start, unused[14];

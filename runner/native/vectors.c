@@ -2,7 +2,7 @@
 
 #include "product.h"
 
-#ifdef HAS_PRODUCTS
+#ifdef HAS_BF16
 
 enum { VECTOR_ROWS = 4 }; /* that are taken at a time */
 
